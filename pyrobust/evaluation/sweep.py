@@ -54,7 +54,7 @@ class ChunkPart:
 
 #: Computes the columns of a chunk, except idx, label and seconds, from images [B, C, H, W], labels [B] and indices.
 Step: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], Advance], dict[str, Any]]
-#: Computes a chunk in parts, from the states of the images that have begun besides.
+#: Computes a chunk in parts, also from the states of its images whose sampling has begun.
 PartsStep: TypeAlias = Callable[
     [Tensor, Tensor, Sequence[int], "Sequence[ImageSequence]", Advance], Iterator[ChunkPart]
 ]

@@ -1,9 +1,8 @@
 """Digests of the chunks of a run file: computed from its tables, stored, and compared.
 
 A chunk has two digests. One covers its rows without examples, the states of its unfinished images and its record of
-machine and error. The other covers its examples, which may be large; it is compared only where they are read. The XOR
-of the digests of all chunks is stored beside that of the header, so that a chunk that is lost together with its digest
-is noticed.
+machine and error. The other covers its examples, which may be large; it is compared only when examples are read. The
+XOR of all chunk digests is stored beside the header's digest, so that a chunk lost together with its digest is noticed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pyrobust.runs.kinds.columns import Example
 from pyrobust.runs.reader import Header, one_moment, reading
 from pyrobust.runs.schema import CHUNK, PLACE
 
-# Images whose rows are read at a time, and are hashed together where a chunk has more.
+# Images whose rows are read at a time; larger chunks are read and hashed in pieces of this many.
 _PIECE: Final = 4096
 _BYTES: Final = 32
 
@@ -104,7 +103,7 @@ class ChunkDigests:
             self._refuse(path, differing, "examples")
 
     def _stored(self, path: Path) -> dict[int, bytes]:
-        """Compare the stored digests with the seal, and return that of the contents of each chunk."""
+        """Compare the stored digests with the seal, and return the digest of each chunk's contents."""
         rows = self._connection.execute("SELECT first, contents, examples FROM digest").fetchall()
         columns = list(zip(*rows, strict=True)) or [(), (), ()]
         if self._connection.execute("SELECT contents, examples FROM seal").fetchone() != tuple(map(_xor, columns[1:])):
@@ -145,7 +144,7 @@ class ChunkDigests:
     def _encoded(
         self, table: str, columns: Sequence[str], images: Sequence[int]
     ) -> Iterator[tuple[int, EncodedRows, int, int]]:
-        """Yield each chunk that has rows of these images, with all rows and the places of the chunk's own rows."""
+        """Yield each chunk that has rows of these images, with all rows and the start and stop of the chunk's rows."""
         rows = self._rows(table, columns, images).fetchall()
         if not rows:
             return
@@ -171,7 +170,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split increasing chunk numbers into runs of consecutive ones, and these into pieces of at least one chunk."""
+        """Split increasing chunk numbers into consecutive ones, and these into pieces of at least one chunk."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):

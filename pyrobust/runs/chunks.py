@@ -15,14 +15,14 @@ import numpy.typing as npt
 from pyrobust.runs.parameters import chosen_indices, processing_order
 from pyrobust.runs.reader import Header, one_moment
 
-#: Longest text on a machine, or of an error, in a run file.
+#: Longest description of a machine or an error in a run file.
 MAX_TEXT = 4096
-#: Between two machines that both computed some of a chunk.
+#: Separator between machines that computed parts of one chunk.
 AND = " and "
 
 
 def places(expected: range, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the places of images in the range that a run covers; ValueError for an image outside it.
+    """Return the positions of images in the range that a run covers; ValueError for an image outside it.
 
     >>> places(range(4, 10, 2), np.array([8, 4]))
     array([2, 0])
@@ -34,7 +34,7 @@ def places(expected: range, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 
 class Chunks:
-    """Chunks of a run, each named by its first image in the order in which the run takes them.
+    """Chunks of a run, each named by its first image in the run's order.
 
     Args:
         parameters: parameters of the run. Without ``chunk``, all images are one chunk.
@@ -54,7 +54,7 @@ class Chunks:
 
     @cached_property
     def _rank(self) -> npt.NDArray[np.uint32] | None:
-        """Place of each image in the run's order, listed by index; None if the run takes images in index order."""
+        """Position of each image in the run's order, listed by index; None if the run takes images in index order."""
         if isinstance(self.order, range):
             return None
         rank = np.empty(len(self.order), dtype=np.uint32)
@@ -126,8 +126,8 @@ class ChunkRecord:
     """Machines and errors of chunks, as recorded in a run file.
 
     Attributes:
-        marks: machine and error of chunks by their first image; "" for the run's own machine and for no error.
-        machines: number of images by the machine that computed them.
+        marks: machine and error of each chunk, by its first image; "" for the run's own machine and for no error.
+        machines: number of images that each machine computed, by its description.
         set_aside: error of each chunk that was set aside, by its first image.
     """
 
@@ -155,7 +155,7 @@ def read_chunks(connection: sqlite3.Connection, header: Header) -> ChunkRecord:
 
 def _read_chunks(connection: sqlite3.Connection, header: Header, machine: str) -> ChunkRecord:
     partly = bool(header.type.pending)  # images of a sequential chunk finish one by one
-    # SQLite knows the lengths without loading texts that may be huge.
+    # SQLite tells the lengths without loading texts, which may be huge.
     long = " OR ".join(f"length(CAST({name} AS BLOB)) > {4 * MAX_TEXT}" for name in ("machine", "error"))
     if connection.execute(f"SELECT count(*) FROM chunk WHERE {long}").fetchone()[0]:
         raise ValueError(f"table chunk: expected texts of at most {MAX_TEXT} characters")

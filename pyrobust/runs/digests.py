@@ -1,6 +1,6 @@
 """Digests of what a run file holds: SHA-256 of its header, and of each chunk.
 
-They are renewed in the transaction that changes what they cover, and compared whenever the file is read, so that a
+Digests are renewed in the transaction that changes what they cover, and compared whenever the file is read, so that a
 flipped bit, a lost page or an outdated page is noticed even where SQLite reads the file without an error. They guard
 against damage only: someone who changes a file on purpose can recompute them.
 
@@ -53,7 +53,7 @@ class EncodedRows:
             self._enter(values, self._heads["types"][:, column], self._heads["words"][:, column])
 
     def _enter(self, values: Sequence[Any], types: npt.NDArray[Any], words: npt.NDArray[Any]) -> None:
-        """Encode a column into its part of the row heads and, if it has texts, of the texts."""
+        """Encode a column into the row heads and, if it has texts or blobs, add these."""
         present = set(map(type, values))
         types[:] = [_TAGS[type(value)] for value in values] if len(present) > 1 else _TAGS[present.pop()]
         if (types == _TAGS[int]).all():
@@ -77,7 +77,7 @@ class EncodedRows:
 
 
 def _word(value: Any) -> int:
-    """Encode a value as 64 bits: its own bits, or those of its length."""
+    """Encode a value as 64 bits: its own bits or, for a text or blob, its length."""
     if value is None:
         return 0
     if isinstance(value, str | bytes):

@@ -37,10 +37,10 @@ def read_examples(
     shape = parameters["shape"]
     length = math.prod(shape) * _DTYPE.itemsize
     clip = parameters["clip"] or (-_LARGEST, _LARGEST)
-    # float64: a float32 bound could round past the clip range
+    # float64: as float32, an end of the clip range could be rounded outward
     lower, upper = (np.asarray(limit, dtype=np.float64) for limit in clip)
     with reading(path):
-        # SQLite knows the lengths without loading blobs that may be huge.
+        # SQLite tells the lengths without loading blobs, which may be huge.
         mismatch = "typeof(x_adv) != 'blob' OR length(x_adv) != ?"
         wrong = connection.execute(f"SELECT count(*) FROM result WHERE {mismatch}", (length,)).fetchone()[0]
         if wrong:

@@ -14,7 +14,7 @@ import torch
 
 from pyrobust.runs.kinds.values import parse_json
 
-#: Probe inputs, and the most logits stored of each.
+#: Number of probe inputs, and the most logits stored for each.
 PROBES, LOGITS = 8, 16
 
 
@@ -23,11 +23,12 @@ class Identity:
     """Fingerprint of what a model computes, compared when a run is resumed or merged.
 
     Attributes:
-        code: hashes of the code (`pyrobust.zoo.code_hash`): first that at the start of the run, then one for each
+        code: hashes of the code (`pyrobust.zoo.code_hash`): first the hash at the start of the run, then one for each
             change that was allowed. Empty without source files.
-        machine: hardware, number of threads and torch; equal machines are expected to give equal bits.
+        machine: hardware, number of threads and torch version; equal machines are expected to give equal bits.
         bits: SHA-256 of the logits on the probe inputs; "" where kernels are not bitwise reproducible.
-        logits: the first logits of each probe input, finite numbers or None; empty if the model does not repeat them.
+        logits: the first logits of each probe input, finite numbers or None; empty if the model does not reproduce its
+            logits.
         tolerance: largest difference allowed between machines, relative to the largest logit of the row.
         void: why the results must not be used; "" for a valid run.
 
@@ -47,7 +48,7 @@ class Identity:
     void: str = ""
 
     def differences(self, other: Identity, wording: tuple[str, str] = ("stored", "given")) -> list[str]:
-        """Describe each difference from the model of another run in a phrase."""
+        """Describe in a phrase each difference from the model of another run."""
         phrases = []
         if (self.code or other.code) and not set(self.code) & set(other.code):
             first, second = ((code[-1][:16] if code else "none") for code in (self.code, other.code))

@@ -19,7 +19,7 @@ from pyrobust.runs.reader import COMMAND, Header
 from pyrobust.runs.schema import APPLICATION_ID
 from pyrobust.zoo.files import COMPANIONS
 
-# A writer that holds the lock only ever waits for a reader that is opening or closing the file.
+# A writer that holds the lock waits only while a reader opens or closes the file.
 _TIMEOUT_S = 5
 _PAUSE_S = 0.01
 _SMALLEST_DATABASE = 512
@@ -31,14 +31,14 @@ class LockedFile(ABC):
     """Keep a new or existing run file, or one in memory if the path is None, open for writing until ``close``.
 
     SQLite's write lock is held from opening to closing, so that a second writer is refused; readers see what is
-    committed. A new file appears with what ``_start`` writes or not at all, and is removed again if an exception occurs
-    while it is empty.
+    committed. A new file appears complete with what ``_start`` writes or not at all, and is removed again if an
+    exception occurs while it is empty.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path)
         self.where = Path("(in memory)") if self.path is None else self.path
-        # SQLite follows symbolic links and names its companions after the file that they lead to.
+        # SQLite follows symbolic links, and names its companion files after the target.
         self._file: str | None = None
         if self.path is not None:
             try:
@@ -57,7 +57,7 @@ class LockedFile(ABC):
             with self._writing("opened"):
                 # Reading first waits for another process that is recovering the file of a killed writer.
                 self.connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-                # No waiting for the write lock: another writer keeps it for its whole run, as does this one.
+                # No waiting for the write lock: a writer keeps it for its whole run.
                 self.connection.execute("PRAGMA busy_timeout = 0")
                 self.connection.execute("BEGIN IMMEDIATE")
                 self.connection.execute(f"PRAGMA busy_timeout = {1000 * _TIMEOUT_S}")
@@ -86,7 +86,7 @@ class LockedFile(ABC):
         self._roll_back()
         if self.path is None:
             return
-        # Refused at once while a reader has the file open. If one keeps it, the file stays in WAL mode, complete.
+        # SQLite refuses this at once while a reader has the file open; the file then stays in WAL mode, complete.
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
@@ -107,7 +107,7 @@ class LockedFile(ABC):
         for suffix in COMPANIONS:
             if self._file.endswith(suffix) and os.path.exists(self._file.removesuffix(suffix)):
                 raise StoreError(f"{self.path}: SQLite's name for a companion of another run; use another file")
-            # SQLite would take it for what a killed writer left, and remove it.
+            # SQLite would take this file for what a killed writer left, and remove it.
             if os.path.exists(self._file + suffix) and not os.path.exists(self._file):
                 raise StoreError(
                     f"{self.path}: expected no {Path(self._file).name}{suffix} without the run it belongs to; use "
@@ -189,7 +189,7 @@ class LockedFile(ABC):
         """Translate SQLite's errors to this package's; ``action`` is "opened" or "written"."""
         try:
             yield
-        except UnicodeDecodeError as error:  # a message of SQLite that quotes damaged text
+        except UnicodeDecodeError as error:  # SQLite's message quotes damaged text
             raise FileFormatError(
                 f"{self.where}: damaged, or not a run of pyrobust ({error}); use another file"
             ) from error

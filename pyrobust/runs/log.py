@@ -23,7 +23,7 @@ from pyrobust.zoo.files import check_output, write_atomically
 
 _REAL = ("radius", "distance", "lower", "upper", "time")
 _NAMES = ("broken_by", "lower_by", "upper_by")
-#: Longest line that is read: the largest double has 309 digits, a usual line 40 bytes.
+#: Longest line that is read: the largest double has 309 digits, and a usual line has 40 bytes.
 MAX_LINE_BYTES = 1000
 #: Largest log that is read.
 MAX_LOG_BYTES = 1 << 30
@@ -47,7 +47,7 @@ def format_log(run: Run) -> str:
     Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Attacks
     have adversarial, distance, broken_by and robust instead of radius; distance and broken_by are empty where the model
     is robust. Sandwiches have lower (rounded down) and upper bounds of the distance to misclassification, the methods
-    that gave them, and adversarial; upper and upper_by are empty where no adversarial example was found.
+    that gave them, and the column adversarial; upper and upper_by are empty where no adversarial example was found.
 
     Args:
         run: a run of any kind.
@@ -87,13 +87,14 @@ def _format_rows(run: Run, rows: slice) -> str:
 def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) -> None:
     """Write the text of `format_log` to a file atomically, and the run's parameters beside it.
 
-    The second file, named after the log with the suffix ``.json``, holds kind, parameters, model, data and guarantee of
-    the run, and the log's hash. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method from it.
+    The second file, named after the log with the suffix ``.json``, holds the run's kind, parameters, model, data and
+    guarantee, and the log's hash. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method from
+    it.
 
     Args:
         run: a run of any kind.
         path: the file. An existing log of the same kind of run is overwritten; the run itself never is.
-        replace: whether any other existing file is overwritten, too.
+        replace: whether any other existing file may be overwritten, too.
 
     Raises:
         InputError: the path names the run, or an existing file that is not such a log.
@@ -114,7 +115,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
     check_log_output("path", run, path, replace=flag("replace", replace))
     content = format_log(run).encode()
     write_atomically(path, content)
-    if path.is_file():  # no device or pipe
+    if path.is_file():  # not a device or pipe
         write_atomically(header_path(path), encode_header(run.header, content, run.machines, run.set_aside))
 
 
@@ -126,7 +127,7 @@ def check_log_output(option: str, run: Run, path: str | os.PathLike[str], *, rep
 
 
 def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
-    r"""Read a log, written by this or another program, with the columns of `format_log`.
+    r"""Read a log with the columns of `format_log`, written by this or another program.
 
     Args:
         path: the file; untrusted.
@@ -154,7 +155,7 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     if names not in layouts:
         expected = " or ".join(dict.fromkeys(map(" ".join, layouts)))
         raise FileFormatError(f"{path}: line 1: expected the columns {expected}, separated by tabs; got {first[:80]!r}")
-    # Arrays take eight bytes a number, lists forty.
+    # An array takes eight bytes for each number, a list takes forty.
     values: dict[str, Any] = {name: array("d") if name in _REAL else array("q") for name in names}
     values |= {name: [] for name in _NAMES if name in values}
     for number, line in enumerate(lines, start=2):
@@ -184,7 +185,7 @@ def _read_lines(path: Path) -> Iterator[str]:
             raise FileFormatError(f"{path}: expected a log of at most {MAX_LOG_BYTES} bytes")
         with path.open(encoding="ascii", newline="\n") as file:
             line = file.readline(MAX_LINE_BYTES)
-            # Yielded before its end is checked, so that the header of another format is reported first.
+            # A line is yielded before its end is checked, so that the header of another format is reported first.
             yield line.removesuffix("\n").removesuffix("\r")
             while line:
                 if not line.endswith("\n"):

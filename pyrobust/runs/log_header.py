@@ -1,4 +1,4 @@
-"""The header of a run beside its exported log: a JSON file named after the log, tied to it by a hash."""
+"""The header of a run beside its exported log: a JSON file named after the log, and tied to the log by a hash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pyrobust.runs.reader import COMMAND, Header
 
 _FORMAT = "header of a pyrobust log"
-#: First bytes of every such file.
+#: First bytes of every header file.
 BEGINS = f'{{\n "format": "{_FORMAT}"'.encode()
 _MAX_BYTES = 1 << 24
 _TEXTS = ("model", "model_sha256", "data", "data_sha256", "guarantee")
@@ -29,7 +29,7 @@ def header_path(log: Path) -> Path:
 def encode_header(
     header: Header, content: bytes, machines: dict[str, int] | None = None, set_aside: dict[int, str] | None = None
 ) -> bytes:
-    """Encode the header of the run that a log with this content was exported from.
+    """Encode the header of a run for a log with this content.
 
     Machines are written if there are several, and chunks set aside if there are any (`Run.machines`, `Run.set_aside`).
 

@@ -85,8 +85,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
     Raises:
         InputError: no path; or files that are not exactly the shards of one sweep: different parameters (batch size,
-            chunk and device may differ; on a grid only chunk may, and torch must agree), a missing shard, or a shard
-            given twice. The message names every such fault.
+            chunk and device may differ; on a grid, only chunk may differ, and torch must agree), a missing shard, or a
+            shard given twice. The message names every such fault.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])
@@ -135,7 +135,7 @@ def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> li
 
 
 def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
-    """Group the shards of each sweep, in the order of first appearance; any other file, even unreadable, stands alone.
+    """Group the shards of each sweep, in order of first appearance; any other file, even unreadable, is its own group.
 
     >>> group_shards(["log.tsv", "log.tsv"])
     [[PosixPath('log.tsv')], [PosixPath('log.tsv')]]
@@ -166,7 +166,7 @@ def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
 
 def _shard_at(path: Path) -> Run | None:
-    """The run in a file if it is a shard; None for any other file, whose faults are reported when it is read."""
+    """The run in a file if it is a shard; None for any other file, whose faults are reported when it is read later."""
     try:
         if not is_run(path):
             return None

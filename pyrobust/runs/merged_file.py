@@ -28,16 +28,16 @@ from pyrobust.runs.run import Run
 from pyrobust.runs.schema import create_statements
 from pyrobust.zoo.files import COMPANIONS, TEMPORARY
 
-# Rows that are copied at a time take about this memory.
+# Approximate memory of the rows that are copied at a time.
 _BLOCK_BYTES = 1 << 26
 
 
 def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, partial: bool = False) -> Run:
     """Write the shards of one sweep as one run file, atomically.
 
-    The file holds what a single process would have written, except for times and for versions and machine, which are
+    The file holds what a single process would have written, except for times, and for versions and machine, which are
     those of the first shard. Its chunks are those of the whole run and mix images of all shards: a chunk names all
-    machines that computed any of its images, unless only the first shard's did. Unfinished images and chunks that were
+    machines that computed its images, unless only the first shard's machine did. Unfinished images and chunks that were
     set aside are left out.
 
     Everything in the shards is checked, and memory use does not grow with their size.
@@ -102,7 +102,7 @@ def _new_file(out: Path) -> Iterator[Path]:
         yield temporary
         _sync(temporary)
         try:
-            os.link(temporary, out)  # unlike a rename, it never replaces a file
+            os.link(temporary, out)  # unlike a rename, a link never replaces a file
         except FileExistsError:
             raise InputError("write_merged: out", f"a new file, but {out} exists", hint="name another") from None
         except OSError:  # a file system without hard links
@@ -214,7 +214,7 @@ def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16
 
 
 def _merged_header(shards: list[Run]) -> Header:
-    """The header of the whole run, with the codes of all shards."""
+    """The header of the whole run, with the code hashes of all shards."""
     first = shards[0].header
     assert first.identity is not None
     identities = [run.header.identity for run in shards]

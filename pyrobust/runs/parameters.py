@@ -9,7 +9,7 @@ from typing import Any
 
 from pyrobust.late import numpy as np
 
-# Longer lists are shown in messages by their first difference.
+# For longer lists, messages show only the first difference.
 _MAX_SHOWN = 8
 
 
@@ -41,7 +41,7 @@ def _shown(value: Any) -> str:
 
 
 def _leaves(value: Any) -> Any:
-    """Return nested lists of more than a few numbers as one list."""
+    """Flatten nested lists of more than a few numbers into one list."""
     nested = isinstance(value, list) and any(isinstance(item, list) for item in value)
     flat = np.ravel(value).tolist() if nested else []
     return flat if len(flat) > _MAX_SHOWN else value
@@ -66,7 +66,7 @@ def describe_differences(
 
 
 def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Lift the entries of dictionary parameters to the top level, under qualified names where names collide."""
+    """Move the entries of dictionary parameters to the top level, under qualified names where names collide."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
         entries = value.items() if isinstance(value, dict) else ()
@@ -79,8 +79,8 @@ def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
 def chosen_indices(parameters: dict[str, Any]) -> range:
     """Return the data-set indices that a run covers, in order.
 
-    Take every ``skip``-th image, then the first ``max`` of them; of these, shard I of K takes every K-th from the I-th
-    on.
+    The run takes every ``skip``-th image, then the first ``max`` of these; of the rest, shard I of K takes every K-th,
+    beginning with the I-th.
 
     >>> list(chosen_indices({"images": 20, "skip": 2, "max": 7, "shard": [2, 3]}))
     [2, 8]
@@ -91,7 +91,7 @@ def chosen_indices(parameters: dict[str, Any]) -> range:
 
 
 def processing_order(parameters: dict[str, Any]) -> Sequence[int]:
-    """Return the data-set indices that a run covers in the order in which it takes them.
+    """Return the data-set indices that a run covers, in processing order.
 
     By default they increase. In random order they are sorted by the SHA-256 of "order", the seed and the index. This
     order depends neither on the platform nor on the versions of libraries, and is the same within every shard.
@@ -109,6 +109,6 @@ def processing_order(parameters: dict[str, Any]) -> Sequence[int]:
     digests = np.empty(len(chosen), dtype="S32")
     for position, index in enumerate(chosen):
         digests[position] = hashlib.sha256(f"{prefix}{index}".encode()).digest()
-    # Four bytes an image, since the order is kept while a run of many images is computed.
+    # Four bytes per image, since the order stays in memory while a run of many images is computed.
     indices = np.asarray(chosen, dtype=np.int64)[np.argsort(digests)]
     return array("I", indices.astype(np.uintc).tobytes())

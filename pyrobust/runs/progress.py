@@ -17,14 +17,15 @@ class SweepProgress:
     Args:
         done: committed images, including those committed before the sweep was resumed.
         total: images of the sweep.
-        samples: finished samples of the current chunk; for an attack, images; for a verification, epsilons or methods.
+        samples: finished samples of the current chunk; for an attack, images instead; for a verification, epsilons or
+            methods.
         chunk_samples: total samples of the current chunk.
         chunk: images of the current chunk.
         correct: committed images classified correctly.
-        certified: those also certified at ``radius`` or more; None if the sweep certifies nothing.
+        certified: correct images also certified at ``radius`` or more; None if the sweep certifies nothing.
         radius: the first of the given radii, sigma, or the smallest epsilon of a verification; 0.0 if there is none.
         robust: committed images robust to the attack; None without an attack.
-        workers: number of computing workers; 0 for this process alone.
+        workers: number of computing workers; 0 if this process alone computes.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images
     10.0

@@ -29,12 +29,12 @@ def progress_bar(unit: str) -> Iterator[Show]:
             return Text("" if task.speed is None else f"{task.speed:.2f}/s")
 
     class Time(TimeRemainingColumn):
-        """Time left, or the time that the finished sweep took."""
+        """Time left or, once the sweep is finished, the time that it took."""
 
         def render(self, task: Task) -> Text:
             return Text("took " if task.finished else "ETA ").append_text(super().render(task))
 
-    # Fits one line of 80 columns even for 50,000 images: the bar takes the space that the figures leave.
+    # Fits one line of 80 columns even for 50,000 images: the bar takes the space that the numbers leave.
     columns = (
         BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
         TextColumn("{task.fields[done]}/{task.total:.0f} " + unit, table_column=Column(no_wrap=True)),
@@ -49,7 +49,7 @@ def progress_bar(unit: str) -> Iterator[Show]:
         def show(completed: float, done: int, total: int, summary: str) -> None:
             nonlocal task
             if task is None:
-                # What earlier starts did must not count towards the speed.
+                # Images done before this start must not count towards the speed.
                 task = bar.add_task("", total=total, completed=done, done=done, summary="")
             bar.update(task, completed=completed, done=done, summary=summary)
 

@@ -1,4 +1,4 @@
-"""Attacks: at one epsilon, after certification, and for the nearest adversarial example."""
+"""Attacks at one epsilon, after certification, and for the nearest adversarial example."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyrobust.runs.reader import Header
     from pyrobust.runs.run import Run
 
-# More than the rounding error of a distance and of a diameter.
+# More than the rounding errors of a distance and a diameter.
 _ROUNDING = 1e-9
 
 
@@ -60,7 +60,7 @@ class _Attacking(WithExamples):
         ),
     )
     clip = Parameter(is_clip, option=CLIP)
-    box = Parameter(values.is_box, group="box")  # radii of elements, which epsilon and distances are multiples of
+    box = Parameter(values.is_box, group="box")  # radii of elements; epsilon and distances are multiples of them
     seed = Parameter(none_or(values.seed), option=SEED)
     targeted = Parameter(one_of(False))
     grid = Parameter(
@@ -81,7 +81,7 @@ class _Attacking(WithExamples):
     x_adv = Example()
 
     def guarantees_grid(self, parameters: Parameters) -> bool:
-        return False  # on a grid an attack certifies nothing either
+        return False  # even on a grid, an attack certifies nothing
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         correct = table["prediction"] == table["label"]
@@ -111,7 +111,7 @@ class _Attacking(WithExamples):
         yield unmoved(run, "distance")
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
-        # Proofs that stand in for an attack hold for the arithmetic that it runs in.
+        # Proofs in place of an attack hold for the arithmetic in which the attack runs.
         return ("float32", True, frozen(parameters["clip"]))
 
     def limit(self, parameters: Parameters) -> float:
@@ -122,7 +122,7 @@ class _Attacking(WithExamples):
 
     def upper_bound(self, run: Run) -> Bound:
         limit = self.limit(run.parameters)
-        # The float64 distance of a point inside the ball may be rounded beyond it.
+        # The float64 distance of a point inside the ball may be rounded above epsilon.
         distance = np.where(self.found(run), np.minimum(run.table["distance"], limit), np.inf)
         return Bound(
             radius=np.where(run.correct, distance, 0.0),
@@ -212,7 +212,8 @@ class Attack(_Attacking, layout="attack"):
 class Minimum(_Attacking, layout="minimum", name="attack"):
     """An attack for the nearest adversarial example of each image.
 
-    ``distance`` is 0 where x itself is misclassified, and inf (NULL in the file) where no example was found.
+    ``distance`` is 0 where x itself is misclassified, and inf (NULL in the file) where no adversarial example was
+    found.
     """
 
     stepwise = True
@@ -237,7 +238,7 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
             radii = np.array(parameters["box"], dtype=np.float64)
             room = np.broadcast_to(np.asarray(high, dtype=np.float64) - low, radii.shape)
             width = float(np.max(room[radii > 0] / radii[radii > 0]))
-        # Rounded up; the range of valid pixels bounds every distance.
+        # Distances are rounded up; the range of valid pixels bounds them.
         largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), width) * (1 + _ROUNDING)
         distances = distance[~none & ~clean]
         yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
@@ -273,12 +274,12 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
 
 
 class CertifiedFirst(Attack, layout="certified-first", name="attack"):
-    """An attack on those images alone that are not proved robust beforehand."""
+    """An attack on only those images that are not proved robust beforehand."""
 
     certify_first = Parameter(one_of(True))
     proved = Flag("a proof that is neither there nor missing")
-    rows_saved = Integer()  # rows of the model that attacks would have taken at least
-    proof_seconds = Seconds("a negative time of a proof")  # its share of the time of the proofs, which counts it, too
+    rows_saved = Integer()  # least rows that attacks would have run
+    proof_seconds = Seconds("a negative time of a proof")  # the image's share of the proof time; part of ``seconds``
     x_adv = Example()
 
     def applies(self, parameters: Parameters) -> bool:
@@ -319,7 +320,7 @@ def _robust(table: Table) -> npt.NDArray[np.bool_]:
 
 
 def _between_levels(run: Run, step: Fraction) -> tuple[str, Array, str]:
-    """Distances on a grid correspond to whole numbers of steps."""
+    """Flag distances on a grid that are not those of whole numbers of steps."""
     distance = np.nan_to_num(run.table["distance"])
     norm = run.parameters["norm"]
     steps = distance if norm == "l0" else (distance / float(step)) ** (2 if norm == "l2" else 1)

@@ -102,7 +102,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
     #: Parameters that define the certification rule.
     rule = ("radii", "n", "alpha", "hybrid", "two_class")
     sampled_by_votes = True
-    #: Votes and confidence limits so far, from which sampling resumes.
+    #: Columns of the votes and confidence limits so far, from which sampling resumes.
     pending: ClassVar[dict[str, Column]] = {
         "idx": Index(),
         "counts0": Votes("n0"),
@@ -114,7 +114,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
         "seconds": Real(),
     }
 
-    # Without chunks, images of the whole run are packed together.
+    # Without chunks, images of the whole run share batches.
     chunk = Parameter(values.count, group="chunk", execution="always")
     method = Parameter(one_of("sequential"))
     radii = Parameter(
@@ -138,7 +138,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
     )
     counts0 = Votes("n0")
     counts = Votes("n")
-    samples = Integer()  # of selection and sequence together
+    samples = Integer()  # for selection and sequence together
     p_lower = Probability()
     p_upper = Probability()
     rival_upper = Probability()  # 1 without two_class
@@ -177,7 +177,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
         yield f"Sampling stopped once the radii {radii} were decided: no certified radius is larger than these."
 
     def class_votes(self, run: Run) -> Array | None:
-        return None  # sampling stops at favourable votes
+        return None  # biased: sampling stops at favourable votes
 
     def contradictions(self, run: Run) -> Contradictions:
         from pyrobust.runs.sequences import check_sequences
@@ -186,7 +186,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
 
 
 def _digits(texts: npt.NDArray[np.str_], count: int) -> npt.NDArray[np.bool_] | None:
-    """Whether each digit of texts [N] is 1, bool [N, count]; None unless each text is ``count`` digits 0 or 1."""
+    """Whether each digit of texts [N] is 1, bool [N, count]; None unless each text is ``count`` digits, all 0 or 1."""
     if (np.char.str_len(texts) != count).any():
         return None
     codes = np.ascontiguousarray(texts, dtype=f"U{count}").view(np.uint32).reshape(len(texts), count)

@@ -19,7 +19,7 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 #: Decimals of a printed radius.
 RADIUS_DECIMALS = 6
-# Represents every double exactly, so that a radius is rounded only once, downward.
+# This context represents every double exactly, so that a radius is rounded only once, downward.
 _EXACT = Context(prec=400)
 
 
@@ -28,7 +28,7 @@ class Column:
 
     Attributes:
         sql: SQL type, as in the CREATE statement.
-        fault: description of a value that is out of range; "{name}" stands for the column.
+        fault: description of a value out of range; "{name}" stands for the column's name.
     """
 
     sql: ClassVar[str]
@@ -135,7 +135,7 @@ class Real(Column):
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
         array = np.asarray(values, dtype=np.float64)
-        # SQLite would store NaN as NULL.
+        # SQLite would store NaN as NULL, so NaN is refused.
         if not np.isfinite(array).all():
             shown = array[~np.isfinite(array)][0]
             raise InputError(f"store: {name}", "finite numbers", shown, "the results are not stored")

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyrobust.runs.reader import Header
     from pyrobust.runs.run import Run
 
-#: Differences between versions of scipy in the last digits; relative to sigma for radii.
+#: Tolerance for the last digits, in which versions of scipy differ; for radii, relative to sigma.
 TOLERANCE = 1e-9
 #: Heading of the options of smoothing.
 SMOOTHING_PANEL = "Smoothing"
-#: What the columns p_A and p lower hold.
+#: Descriptions of the columns p_A and p lower.
 P_A = "Share of the noisy samples that voted for the predicted class"
 P_LOWER = "Proved lower bound of p_A, at level alpha."
 
@@ -140,7 +140,7 @@ def smoothed_classifier(parameters: Parameters) -> str:
 
 
 def guarantee_of(header: Header) -> str:
-    """Describe the guarantee of a smoothed classifier."""
+    """Describe the guarantee of a run of a smoothed classifier."""
     step = header.parameters.get("grid")
     if not step:
         return f"guarantee {header.guarantee}"
@@ -156,7 +156,7 @@ def seeded(parameters: Parameters, budget: str, confidence: str) -> str:
 
 
 def check_votes(run: Run, bound: str) -> Contradictions:
-    """Compare the class and a column of certified radii with what the votes give, which is also returned."""
+    """Yield images whose class or certified radius in column ``bound`` differs from what their votes give."""
     from pyrobust.smoothing.batches import fixed_results
 
     parameters, table = run.parameters, run.table
@@ -165,7 +165,7 @@ def check_votes(run: Run, bound: str) -> Contradictions:
         run.histogram("counts0"), run.histogram("counts"), **values, delta=parameters.get("delta", 0.0)
     )
     radius = expected["radius"]
-    if bound == "lower":  # a sandwich bounds the distance to misclassification, 0 where the class is wrong
+    if bound == "lower":  # a sandwich bounds the distance to misclassification, which is 0 where the class is wrong
         radius = np.where(expected["prediction"] == table["label"], radius, 0.0)
     excess, tolerance = table[bound] - radius, TOLERANCE * (parameters["sigma"] + radius)
     words = "lower bound" if bound == "lower" else bound

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Parameters: TypeAlias = dict[str, Any]
 Table: TypeAlias = Mapping[str, Array]
-#: Rows that the columns of a run contradict: kind of the finding, a mask, and what is wrong with them.
+#: Rows whose columns contradict each other: the kind of the finding, a mask, and a description.
 Contradictions: TypeAlias = Iterator[tuple[str, Array, str]]
-#: A column of a page's table of examples: its heading, what it holds, and values [N], NaN for nothing.
+#: A column of a page's table of examples: its heading, a description, and values [N], NaN for nothing.
 Shown: TypeAlias = tuple[str, str, Array]
 #: The kinds of runs, by their layouts.
 KINDS: dict[str, Kind] = {}
@@ -42,9 +42,9 @@ class Parameter:
     Attributes:
         valid: function that tests an untrusted value.
         group: name of a group of parameters, of which a run has all or none; "" if every run has the parameter.
-        execution: when shards of one sweep may differ in it, since results do not depend on it: "always", or "off grid"
-            where it is part of the classifier that a grid guarantee covers.
-        option: how the command line offers it; None if it does not.
+        execution: when shards of one sweep may differ in the parameter, since results do not depend on it: "always", or
+            "off grid" if a grid guarantee covers it as part of the classifier.
+        option: the parameter's command-line option; None if it has none.
     """
 
     valid: Valid
@@ -62,9 +62,9 @@ class NamedRate:
     """A rate that a run's table and JSON show.
 
     Attributes:
-        name: such as "robust accuracy"; in JSON with underscores.
+        name: name of the rate, such as "robust accuracy"; in JSON with underscores.
         rate: the share of the images, with its interval.
-        at: what the rate refers to, such as {"sigma": 0.25}. Such rates of one name form a list in JSON.
+        at: what the rate refers to, such as {"sigma": 0.25}. In JSON, such rates with the same name form a list.
     """
 
     name: str
@@ -89,8 +89,8 @@ class Bound:
         radius: [N], float64. Lower: 0 where nothing is certified. Upper: the distance of the nearest adversarial
             example, 0 where the image is misclassified, inf where none was found.
         method: the method or attack, for tables and captions.
-        by: [N], the method or attack that gave each bound, "" where none did; None if one gave all.
-        limit: largest radius that was examined; an attack at one epsilon says nothing beyond it.
+        by: [N], the method or attack that gave each bound, "" where there is none; None if one gave all bounds.
+        limit: largest radius that was examined; an attack at one epsilon says nothing beyond that epsilon.
         marks: radii at which the bound was decided, if there are only a few.
     """
 
@@ -104,28 +104,28 @@ class Bound:
 class Kind:
     """A kind of run; subclasses declare their own parameters and columns as attributes.
 
-    Columns stand in the order of their declaration, those of a base class first; a column declared again moves to the
+    Columns are in the order of declaration, those of a base class first; a column that is declared again moves to the
     end. A class with a layout is one of ``KINDS``; ``name`` is the layout by default.
 
     Attributes:
-        name: the kind, as a header states it; several layouts may share one.
+        name: the kind, as a header states it; several layouts may share one name.
         layout: the name of the class in ``KINDS``.
         parameters, columns: all declared parameters and columns, by name.
-        options: command-line options by name: those of parameters, and separately declared ones for what the run stores
-            in another form.
-        pending: columns of images that are begun but not finished; empty where images have no intermediate state.
+        options: command-line options by name: those of parameters, and separately declared ones for values that the run
+            stores in another form.
+        pending: columns of images that are begun but not finished; empty if images have no intermediate state.
         log: columns of the text log.
         statuses: values of the column ``status``.
         certified: name of the column of certified radii; "" if there is none.
         smoothed: whether the run is of a smoothed classifier.
-        sampled_by_votes: whether each image has a number of samples of its own, which its votes decide.
+        sampled_by_votes: whether the number of samples differs between images and depends on their votes.
         attacked: whether the run has adversarial examples that are not part of a verification.
         stepwise: whether the run stores the distance of the nearest adversarial example of each image.
-        outcome: what a rate at an epsilon counts, such as "verified"; "" where the run has no such rates.
+        outcome: what a rate at an epsilon counts, such as "verified"; "" if the run has no such rates.
         side: how those rates bound robust accuracy, for a figure's caption.
-        table: function of `pyrobust.report` that makes the run's table; by default one of its ``rates``.
-        panel: help heading that lists its command: the function named after the kind, with underscores for dashes, in
-            the `pyrobust.cli.sweeps` module of that name.
+        table: function of `pyrobust.report` that makes the run's table; by default a table of its ``rates``.
+        panel: help heading under which the kind's command is listed. The command is the function named after the kind,
+            with underscores for dashes, in the `pyrobust.cli.sweeps` module of that name.
     """
 
     name: ClassVar[str] = ""
@@ -182,7 +182,7 @@ class Kind:
             KINDS[layout] = cls()
 
     def applies(self, parameters: Parameters) -> bool:
-        """Whether a run of this name with these untrusted parameters has this layout, not the name's default one."""
+        """Whether a run of this name with these untrusted parameters has this layout instead of the name's default."""
         return False
 
     def check(self, parameters: Any) -> None:
@@ -231,7 +231,7 @@ class Kind:
         yield from self.faults(parameters, table)
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """For each consistency check of columns, yield a description of the fault and whether the columns agree."""
+        """For each consistency check of columns, yield a description of the fault, and whether the columns agree."""
         yield from ()
 
     def counted(self, radius: Array) -> Array:
@@ -255,7 +255,7 @@ class Kind:
         return f"one of kind {self.name}"
 
     def logged(self, name: str, table: Table) -> list[Any]:
-        """Return a column that the text log has and the table lacks."""
+        """Return a column of the text log that the table lacks."""
         raise NotImplementedError
 
     def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
@@ -267,11 +267,11 @@ class Kind:
         return ()
 
     def reach(self, run: Run) -> Array:
-        """For each image that an attack broke, return the distance within which it did."""
+        """For each image that an attack broke, return the distance within which the attack broke it."""
         raise NotImplementedError
 
     def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
-        """Return the rate at an epsilon, which ``outcome`` names."""
+        """Return the rate at an epsilon; ``outcome`` says what it counts."""
         raise NotImplementedError
 
     def method_of(self, parameters: Parameters) -> str:
@@ -279,7 +279,7 @@ class Kind:
         raise NotImplementedError
 
     def caveat(self, parameters: Parameters) -> str:
-        """Return the caveat that follows the method's name where bounds are compared."""
+        """Return the caveat that is shown after the method's name where bounds are compared."""
         return ""
 
     def describe(self, header: Header) -> list[str]:
@@ -287,11 +287,11 @@ class Kind:
         raise NotImplementedError
 
     def promises(self, header: Header) -> Iterator[str]:
-        """Say what the results promise, in sentences."""
+        """Yield sentences that say what the results guarantee."""
         raise NotImplementedError
 
     def contradictions(self, run: Run) -> Contradictions:
-        """Recompute the columns that follow from others, and yield the differences."""
+        """Recompute the columns that follow from other columns, and yield the differences."""
         raise NotImplementedError
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
@@ -311,7 +311,7 @@ class Kind:
         return None
 
     def class_votes(self, run: Run) -> Array | None:
-        """Return the votes of the n samples for the selected class, 0 for abstentions; None where they give no p_A."""
+        """Return the votes of the n samples for the selected class, 0 for abstentions; None if votes give no p_A."""
         return None
 
     def shown(self, run: Run) -> Sequence[Shown]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Predict(Smoothed, layout="predict"):
-    """Predictions by the two-sided binomial test, which certify nothing."""
+    """Predictions by the two-sided binomial test; they certify nothing."""
 
     table = "prediction_table"
     panel = "Certificates"

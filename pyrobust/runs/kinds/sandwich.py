@@ -1,4 +1,4 @@
-"""Sandwiches: certified lower bounds, and upper bounds by attacks, of the same classifier."""
+"""Sandwiches: lower bounds from certificates and upper bounds from attacks, for the same classifier."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Sandwiched(Kind):
 class Sandwich(Sandwiched, Proving, layout="sandwich"):
     """A sandwich of a network.
 
-    ``margin`` is taken at x_adv, under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
+    ``margin`` is the margin at x_adv under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
     """
 
     norm = Proving.norm.offered(
@@ -141,7 +141,8 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         lower, margin, by = table["lower"], table["margin"], table["lower_by"]
-        # In exact arithmetic the label may be ahead where rounding alone misclassifies; the observed logits are behind.
+        # In exact arithmetic, the label may lead where only rounding misclassifies; in the observed logits, it does not
+        # lead.
         highest = 0 if parameters["semantics"] == "float32" else np.inf
         crossed = (table["upper"] <= lower) & (lower > 0)
         named = (np.isin(by, PROOFS) == (lower > 0)).all() and (by[lower == 0] == "").all()
@@ -184,7 +185,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
 class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sandwich", name="sandwich"):
     """A sandwich of a smoothed classifier.
 
-    ``counts_adv`` and ``p_value`` come from the test at x_adv: without a test there are no votes, and p is 1.
+    ``counts_adv`` and ``p_value`` come from the test at x_adv. Without a test there are no votes, and the p-value is 1.
     """
 
     sigma = Smoothed.sigma.offered(

@@ -20,7 +20,7 @@ MAX_PIXELS = 1 << 27
 
 
 def parse_json(text: str) -> Any:
-    """Parse untrusted JSON; ValueError also where it nests deeper than Python's stack.
+    """Parse untrusted JSON; ValueError also if it nests too deep for Python's stack.
 
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
@@ -57,7 +57,7 @@ def finite(valid: Callable[[float], bool]) -> Valid:
 
 
 def one_of(*choices: Any) -> Valid:
-    """Test for one of the given values, including its type."""
+    """Test for one of the given values, of the same type."""
     return lambda value: value in choices and type(value) in map(type, choices)
 
 
@@ -67,7 +67,7 @@ def none_or(valid: Valid) -> Valid:
 
 
 def increasing(valid: Callable[[float], bool]) -> Valid:
-    """Test for lists of 1 to 1024 increasing finite numbers whose first passes another test."""
+    """Test for lists of 1 to 1024 increasing finite numbers, the first of which passes another test."""
     return lambda value: (
         isinstance(value, list)
         and 0 < len(value) <= 1024
@@ -86,7 +86,7 @@ def is_shard(value: Any) -> bool:
 
 
 def is_normalization(value: Any) -> bool:
-    """Whether a value is None or a pair of lists, of means and standard deviations."""
+    """Whether a value is None or a pair of lists: means and standard deviations."""
     if value is None:
         return True
     pair = value if isinstance(value, list) and len(value) == 2 else [None]
@@ -178,5 +178,5 @@ seed: Valid = integer(0, (1 << 64) - 1)
 alpha: Valid = finite(lambda value: 0 < value < 1)
 #: Test for perturbation radii.
 radius: Valid = finite(lambda value: value >= 0)
-#: Test for rising epsilons of a verification.
+#: Test for increasing epsilons of a verification.
 epsilons: Valid = none_or(increasing(lambda first: first > 0))

@@ -46,7 +46,7 @@ class Proving(WithExamples):
     norm = Parameter(one_of(*PERTURBATION_NORMS))
     epsilons = Parameter(values.epsilons)
     clip = Parameter(is_clip, option=CLIP)
-    box = Parameter(values.is_box, group="box")  # radii of elements, which epsilons and radii are multiples of
+    box = Parameter(values.is_box, group="box")  # radii of elements; epsilons and radii are multiples of them
     semantics = Parameter(one_of("real", "float32"))
     attack = Parameter(is_name)
     seed = Parameter(none_or(values.seed), option=SEED)

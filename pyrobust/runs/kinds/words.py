@@ -15,7 +15,7 @@ POINTWISE = "Intervals are pointwise, of the accuracy under this attack, and no 
 ATTACKED = "Attacked accuracy is an upper bound of robust accuracy: what one attack did not break, another may."
 #: What a distance is.
 EXACT = "Each distance is that of an adversarial example that was found, computed exactly and rounded up."
-# How a norm with radii of elements is named.
+# Names of norms with radii of elements.
 _BOX = "box "
 #: What a radius r in each norm allows.
 NORMS = {
@@ -24,7 +24,7 @@ NORMS = {
     "l1": "the l1 norm is at most",
     "l0": "the number of changed values is at most",
 }
-#: Radii and epsilons listed in a caption; the table has all of them.
+#: Number of radii or epsilons listed in a caption; the table has all of them.
 MOST = 12
 
 
@@ -50,7 +50,7 @@ def box_norm(box: Any) -> str:
 
 
 def unit_of(norm: str) -> str:
-    """Say which unit radii have in a norm that `norm_of` has named.
+    """Describe the unit of radii in a norm, given by the name from `norm_of`.
 
     >>> unit_of("l2")
     'in the unit of the input'
@@ -69,7 +69,7 @@ def unit_text(parameters: dict[str, Any]) -> str:
 
 
 def ball_text(parameters: dict[str, Any]) -> str:
-    """Describe a ball, up to the epsilon that the caller appends.
+    """Describe a ball, without the epsilon, which the caller appends.
 
     >>> ball_text({"norm": "l2"}), ball_text({"norm": "linf", "box": [0.1, 0.0, 0.3]})
     ('l2 epsilon', 'per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726), times')
@@ -79,14 +79,14 @@ def ball_text(parameters: dict[str, Any]) -> str:
 
 
 def change_text(parameters: dict[str, Any]) -> str:
-    """Describe the changes that a radius r allows, in a clause."""
+    """Describe in a clause the changes that a radius r allows."""
     if "box" in parameters:
         return f"each value changes by at most r times its own epsilon ({box_text(parameters['box'])})"
     return f"{NORMS[parameters['norm']]} r"
 
 
 def box_text(box: Any, *, named: bool = True) -> str:
-    """Summarize radii of elements, with their name (``box_norm``) unless the caller shows it.
+    """Summarize radii of elements, with the box's name (``box_norm``) unless the caller shows it.
 
     >>> box_text([0.1, 0.0, 0.3]), box_text([[0.5, 0.5]])
     ('per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)', 'per-feature epsilon, 0.5 (box 9ae723c8)')
@@ -138,7 +138,7 @@ def attacks_of(parameters: dict[str, Any]) -> list[str]:
 
 
 def describe_budget(name: str, settings: dict[str, Any]) -> str:
-    """Describe the budget of an attack: those of version, steps, queries, draws and starts that it has.
+    """Describe the budget of an attack: version, steps, queries, draws and starts, as far as it has them.
 
     >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
     '40 steps from 5 starts'
