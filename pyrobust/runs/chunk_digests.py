@@ -52,7 +52,7 @@ class ChunkDigests:
         self._chunks = chunks or Chunks(header.parameters)
 
     def renew(self, numbers: Iterable[int]) -> None:
-        """Store the digests of the chunks with these numbers, from 0 on, in the transaction that changed them."""
+        """Store the digests of the chunks with these numbers (from 0), in the transaction that changed the chunks."""
         numbers = sorted(numbers)
         examples = dict(self._example_digests(numbers))
         new = [

@@ -63,7 +63,7 @@ class Chunks:
         return rank
 
     def numbers(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the chunk number of each image, from 0 on; ValueError for an image that the run does not cover."""
+        """Return the chunk number (from 0) of each image; ValueError for an image that the run does not cover."""
         positions = places(self.expected, indices)
         return (positions if self._rank is None else self._rank[positions].astype(np.int64)) // self.size
 

@@ -99,7 +99,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _make_file(self) -> bool:
-        """Unless the path exists, create an empty file, to SQLite an empty database; return whether it was created."""
+        """Unless the path exists, create an empty file, which is an empty database to SQLite; return whether it did."""
         if self._file is None:
             return False
         if os.path.isdir(self._file):

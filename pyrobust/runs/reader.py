@@ -39,9 +39,9 @@ from pyrobust.runs.schema import (
 )
 
 _SQLITE = b"SQLite format 3\0"
-#: Schema versions of runs on images that older software wrote; of these only the header is read.
+#: Schema versions of runs on images written by older software; only the header of such a file is read.
 OLDER = frozenset(range(1, VERSION)) - {THREAT_VERSION}
-#: Beside the versions of software, in their column.
+#: Key of the command line, which is stored with the software versions.
 COMMAND = "command"
 #: Rows that are read at a time.
 BLOCK = 1 << 14
@@ -70,17 +70,17 @@ class Header:
 
     Attributes:
         kind: "certify", "predict", "attack", "verify", "sandwich" or "threat".
-        parameters: everything the results depend on, as JSON values (`pyrobust.runs.parameters`).
+        parameters: everything that the results depend on, as JSON values (`pyrobust.runs.parameters`).
         model: display name of the model; compared only if the model has no hash.
         model_sha256: hash of the model's structure and parameters; "" for a callable without one.
         data: display name of the images.
         data_sha256: hash of images and labels.
         guarantee: "grid" or "real" for smoothing (`pyrobust.smoothing.Certificates`), "deterministic" for sound bounds,
-            "empirical" for attacks, which certify nothing, "none" for bounds in plain floating-point arithmetic.
+            "empirical" for attacks, which certify nothing, or "none" for bounds in plain floating-point arithmetic.
         versions: versions of the software that started the run.
         identity: code and logits of the model; None in the header of an exported log.
         schema_version: schema version of the file.
-        command: the command line that started the run; "" if none is stored, such as for a run started from Python.
+        command: the command line that started the run; "" if none is stored, for example for a run started from Python.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
     'predict'
@@ -114,11 +114,11 @@ class Header:
         wording: tuple[str, str] = ("stored", "given"),
         ignore: frozenset[str] = frozenset(),
     ) -> list[str]:
-        """Describe each difference from another run in a phrase; for runs of different kinds, only the kind.
+        """Describe in a phrase each difference from another run; for runs of different kinds, only the kind.
 
-        Display names are not compared. torch versions are compared on a grid only: there a torch with other kernels
-        makes another classifier, and the samples of one image must come from one classifier. ``ignore`` names
-        parameters that may differ, or "torch".
+        Display names are not compared. torch versions are compared only for runs on a grid: there, a torch version with
+        other kernels makes another classifier, and the samples of one image must come from one classifier. ``ignore``
+        names parameters that may differ, or "torch".
         """
         if self.kind != other.kind:
             return [describe_difference("kind", self.kind, other.kind, wording)]
@@ -138,7 +138,7 @@ class Header:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a file is a SQLite database, as runs are."""
+    """Whether a file is a SQLite database, as every run file is."""
     try:
         if not path.is_file():  # opening a pipe would block
             return False
@@ -177,7 +177,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read within one transaction, the connection's if it has begun one, so that later commits are not seen."""
+    """Read in one transaction (one already begun, if any), so that later commits are not seen."""
     begun = not connection.in_transaction
     if begun:
         connection.execute("BEGIN")
@@ -220,8 +220,8 @@ def read_run_row(
 ) -> tuple[Header, int, int, dict[str, tuple[str, str]]] | None:
     """Check that a file has one of these schema versions, and read its table "run"; None for an empty database.
 
-    Kind and parameters are unchecked. Besides the header, the schema versions of file and row and the SQL of all tables
-    are returned.
+    Kind and parameters are unchecked. Also returned are the schema versions of file and header row, and the SQL of all
+    tables.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     objects = connection.execute("SELECT type, name, sql FROM sqlite_master")
@@ -298,7 +298,7 @@ def _read_identity(connection: sqlite3.Connection) -> Identity:
 def _check_length(connection: sqlite3.Connection) -> None:
     """Refuse a file cut off within its last page, which SQLite would pad with zeros."""
     file = connection.execute("PRAGMA database_list").fetchone()[2]
-    # The file may lag behind a write-ahead log, which then holds the newest pages.
+    # The file may be older than a write-ahead log, which then holds the newest pages.
     if not file or (os.path.exists(f"{file}-wal") and os.path.getsize(f"{file}-wal")):
         return
     expected = (
@@ -313,8 +313,8 @@ def read_blocks(
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """Read columns in index order, some rows at a time, checking types and finiteness; NULL is read as NaN or inf.
 
-    The table is "result" or "pending"; the latter is read in the order in which sampling resumes. An empty table is one
-    block without rows.
+    The table is "result" or "pending"; "pending" is read in the order in which sampling resumes. An empty table gives
+    one block without rows.
     """
     pending = table == "pending"
     columns = kind.pending if pending else kind.columns
@@ -375,8 +375,8 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 def _roll_back_killed_writer(path: Path) -> None:
     """Let SQLite undo the transaction of a writer that was killed while creating or closing a run.
 
-    SQLite does so only for a connection that may write; until then, read-only ones cannot open the file. The journal of
-    a living writer is left alone, and so are databases of other programs.
+    SQLite does so only for a connection that may write; until then, read-only connections cannot open the file. The
+    journal of a living writer is left alone, and so are databases of other programs.
     """
     file = os.path.realpath(path)
     journal = f"{file}-journal"
@@ -385,7 +385,7 @@ def _roll_back_killed_writer(path: Path) -> None:
             return
         with open(file, "rb") as opened:
             header = opened.read(100)
-    except OSError:  # none, as usual, or just removed by its writer; SQLite reports an unreadable file
+    except OSError:  # usually no journal, or its writer just removed it; SQLite reports an unreadable file
         return
     if header and int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         return

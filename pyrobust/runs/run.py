@@ -46,7 +46,7 @@ class Run(Tabular):
     Args:
         source: the file, or an open connection to a run.
         path: the file behind a connection; None for a run in memory.
-        checked: whether the rows behind a connection are its own or have already been compared with their digests.
+        checked: whether the rows behind a connection need no comparison with their digests.
 
     Raises:
         FileFormatError: the file is missing or damaged, or was written by another program or a newer version.
@@ -127,30 +127,30 @@ class Run(Tabular):
         ``seconds`` float64.
 
         Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential ones also have ``samples``
-        (selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies nothing;
-        ``rival_upper``, the upper limit of the strongest other class with two_class; and ``undecided``, a digit for
-        each of ``parameters["radii"]``, 1 where n samples left it undecided.
+        (for selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies nothing;
+        ``rival_upper``, with two_class the upper limit of the strongest other class; and ``undecided``, a digit for
+        each of ``parameters["radii"]``, 1 where n samples left the radius undecided.
 
         Predictions: ``p_value``, float64.
 
         Attacks: ``prediction`` for the clean image and ``adversarial``, the prediction for x_adv (-1: no finite largest
         logit); ``broken_by``, the attack that fooled the model, "clean" where the model misclassifies the clean image,
-        "" where it is robust; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model is robust,
-        since no adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up, 0 where the
-        clean image is misclassified, and inf where no adversarial example was found. In a run with ``certify_first``,
-        ``proved`` is 1 where the image is proved robust and was not attacked, ``rows_saved`` is the least number of
-        rows that attacks would have run through the model, and ``proof_seconds`` is the image's share of the proof
-        time.
+        and "" where it is robust; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model is
+        robust, since no adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up, 0
+        where the clean image is misclassified, and inf where no adversarial example was found. In a run with
+        ``certify_first``, ``proved`` is 1 where the image is proved robust and was not attacked, ``rows_saved`` is the
+        least number of rows (single-image forward passes) that attacks on it would have taken, and ``proof_seconds`` is
+        the image's share of the proof time.
 
         Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), 0.0 if none was proved;
         ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
 
         Sandwiches: ``lower``, a certified lower bound of the distance to misclassification, and ``upper``, the distance
         of the nearest adversarial example found; both are 0 where the image is misclassified, and ``upper`` is inf
-        where none was found; ``upper_by``, the attack, and ``adversarial``, its prediction. For a base classifier also
-        ``lower_by``, the method; ``confidence``, the softmax probability of the prediction; and ``margin``, that of
-        x_adv under the semantics of ``lower``, rounded up, NaN unless the bounds cross. For a smoothed one ``p_lower``,
-        and ``p_value`` of the test at x_adv, 1 where nothing was tested.
+        where no adversarial example was found; ``upper_by``, the attack, and ``adversarial``, the prediction at x_adv.
+        A base classifier also has ``lower_by``, the method; ``confidence``, the softmax probability of the prediction;
+        and ``margin``, the margin at x_adv under the semantics of ``lower``, rounded up, NaN unless the bounds cross. A
+        smoothed one has ``p_lower``, and ``p_value`` of the test at x_adv, 1 where nothing was tested.
         """
         return join_blocks(list(self.blocks()))
 
@@ -172,7 +172,7 @@ class Run(Tabular):
 
     @property
     def machines(self) -> dict[str, int]:
-        """Number of images by the machine that computed them: hardware, instruction set, threads and torch.
+        """Number of images by the machine that computed them, named by hardware, instruction set, threads and torch.
 
         Empty if the run has no results.
         """
@@ -182,7 +182,7 @@ class Run(Tabular):
     def set_aside(self) -> dict[int, str]:
         """Error of each chunk that was set aside after its workers died, by the chunk's first image.
 
-        Their images are missing; resuming the run computes them.
+        The images of these chunks are missing; resuming the run computes them.
         """
         return dict(self._chunks.set_aside)
 
@@ -195,8 +195,8 @@ class Run(Tabular):
         """The votes of each image.
 
         Args:
-            name: "counts" for the estimation samples, "counts0" for those that selected the class, "counts_adv" for
-                the samples of a sandwich's test at x_adv, none where nothing was tested.
+            name: "counts" for the estimation samples, "counts0" for the samples that selected the class, or
+                "counts_adv" for the samples of a sandwich's test at x_adv, all 0 where nothing was tested.
 
         Returns:
             int64 [N, K+1]; the last column counts outputs without a winner, such as NaN.
@@ -217,7 +217,7 @@ class Run(Tabular):
         """Yield a histogram in blocks of some thousand rows; if there are no rows, one empty block."""
         kind = self.header.type
         column = kind.histograms()[name]
-        # Each image of a sequential run has a number of samples of its own.
+        # Images of a sequential run differ in their number of samples.
         per_image = kind.sampled_by_votes and column.samples == "n"
         with self._open_rows() as (connection, path):
             for columns in read_blocks(connection, path, kind, [name, "samples"] if per_image else [name]):
@@ -313,8 +313,8 @@ class Run(Tabular):
             epsilon: one of ``parameters["epsilons"]``.
 
         Returns:
-            ``verdict``: "verified", "falsified" or "unknown"; ``stage``, which decided it: "forward", "attack" or a
-            method, "" where unknown; ``margin``, float64: the smallest proved margin of the last method tried, NaN
+            ``verdict``: "verified", "falsified" or "unknown"; ``stage``: what gave the verdict, "forward", "attack" or
+            a method, "" where unknown; ``margin``, float64: the smallest margin that the last method tried proved, NaN
             where none was tried. Each is [N].
 
         Raises:
@@ -328,8 +328,7 @@ class Run(Tabular):
 
         Args:
             alpha: probability that the interval misses the true share, in (0, 1).
-            epsilon: perturbation radius >= 0, any for a minimum-norm run; other runs accept only their own epsilon or
-                None.
+            epsilon: perturbation radius >= 0; a minimum-norm run takes any, other runs only their own epsilon or None.
 
         Returns:
             Rate; ``float(rate)`` is the share.
@@ -349,8 +348,8 @@ class Run(Tabular):
         Returns:
             float32 [n, C, H, W], all within epsilon. For an attack, the last iterate where the model is robust. For a
             minimum-norm attack, the nearest adversarial example found, at any distance; the image itself where it is
-            misclassified or none was found. For a verification, the counterexample at the smallest epsilon that has
-            one, or else the image itself. Sandwiches are like minimum-norm attacks.
+            misclassified or no adversarial example was found. For a verification, the counterexample at the smallest
+            epsilon that has one, or else the image itself. Sandwiches are like minimum-norm attacks.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or lacks an image.
@@ -412,7 +411,7 @@ class Run(Tabular):
         return attribute
 
     def _expect_rows(self, method: str) -> None:
-        """Raise InputError, about a method, if the run is empty."""
+        """Raise InputError that names a method, if the run is empty."""
         if not len(self):
             raise InputError(method, problem="run is empty", hint="resume it first")
 
@@ -435,7 +434,7 @@ class Run(Tabular):
 
 
 def _images(indices: Sequence[int]) -> str:
-    """Describe which images a run holds: "0 to 5", or the first of them if some in between are missing."""
+    """Describe which images a run holds: "0 to 5", or the first images if some in between are missing."""
     if not indices:
         return "which holds none yet"
     begin, stop = indices[0], indices[-1]

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyrobust.runs.kinds import Kind
 
-#: Schema version of runs on images. Of older files only the header is read.
+#: Schema version of runs on images. Only the header of older files is read.
 VERSION = 12
-#: Schema version of runs on threats by earlier versions, which `pyrobust.threats.readers.old_run` reads.
+#: Schema version of runs on threats by earlier pyrobust versions; `pyrobust.threats.readers.old_run` reads these.
 THREAT_VERSION = 10
-#: "PyRb" in the header of every file; tells runs from SQLite files of other programs.
+#: "PyRb" in the header of every file; distinguishes runs from SQLite files of other programs.
 APPLICATION_ID = 0x50795262
 
-#: Further column of unfinished images: the order in which sampling resumes.
+#: Additional column of unfinished images: the order in which sampling resumes.
 PLACE = {"place": "INTEGER NOT NULL"}
-#: Chunks by their first image: another machine than that of the run's identity that computed the chunk, or "", and the
-#: error for which it was set aside, or "". Other chunks have no row.
+#: Chunks by their first image: the machine that computed the chunk ("" for that of the run's identity), and the error
+#: for which it was set aside ("" for none). Chunks with "" for both have no row.
 CHUNK = {"first": "INTEGER PRIMARY KEY", "machine": "TEXT NOT NULL", "error": "TEXT NOT NULL"}
 #: The header of a run; one row.
 RUN = {
@@ -35,7 +35,7 @@ RUN = {
 }
 #: The identity of the model (`pyrobust.runs.identity`), as JSON; one row.
 IDENTITY = {"id": "INTEGER PRIMARY KEY CHECK (id = 1)", "value": "TEXT NOT NULL"}
-#: Digests of the chunks that have a row in any table, by their first image: of everything except examples, and of
+#: Two digests of each chunk that has a row in any table, by its first image: of everything except examples, and of
 #: examples.
 DIGEST = {"first": "INTEGER PRIMARY KEY", "contents": "BLOB NOT NULL", "examples": "BLOB NOT NULL"}
 #: The digest of the header, and the XOR of each column of `DIGEST`; one row.

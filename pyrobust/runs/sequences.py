@@ -1,4 +1,4 @@
-"""Checks of a sequential run: its votes must allow its confidence limits, and its results must follow from these."""
+"""Checks of a sequential run: its votes must allow its confidence limits, which must imply its results."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 _Ints = npt.NDArray[np.int64]
 
 _NO_LIMITS = (0.0, 1.0, 0.0, 1.0)
-# Differences between versions of scipy in the last digits; relative to sigma for radii.
+# Tolerance for the last digits, in which versions of scipy differ; for radii, relative to sigma.
 _TOLERANCE = 1e-9
 _EVIDENCE = 12 * math.log(10)  # -ln of the probability 10⁻¹² below which votes are not believed
 _BISECTIONS = 40
 
 
 def check_sequences(run: Run) -> Contradictions:
-    """Yield kind, rows and description of contradictions to a sequential run's votes and limits.
+    """Yield kind, rows and description of contradictions between a sequential run's votes, limits and results.
 
     Radius, prediction and undecided radii must follow from the stored limits, and the limits from votes. Only the votes
-    at an image's last look are stored: no limit is worse than they give, nor better than the votes at the most
-    favourable earlier look can give: samples are exchangeable, so that given A votes in N, more than a share a > A/N of
-    the first m samples are votes with probability at most exp(-m·D(a, A/N)), where D is the Kullback-Leibler divergence
-    (Hoeffding, 1963, for sampling without replacement). Events with a probability below 10⁻¹² are ruled out.
+    at an image's last look are stored. No limit is worse than the limit that these votes give, nor better than the
+    limit from the votes at the most favourable earlier look: samples are exchangeable, so given A votes in N samples,
+    the share of votes in the first m samples exceeds a > A/N with probability at most exp(-m·D(a, A/N)), where D is the
+    Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement). Events with a probability below
+    10⁻¹² are ruled out.
     """
     parameters, table = run.parameters, run.table
     rule_names = cast("Sequential", run.header.type).rule
@@ -52,7 +53,7 @@ def check_sequences(run: Run) -> Contradictions:
     stored = np.stack([table["p_lower"], table["p_upper"], np.zeros(len(top)), table["rival_upper"]], axis=1)
 
     def lowered(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Limits as stored: with the grid's total variation distance included."""
+        """Limits as they are stored, with the grid's total variation distance included."""
         return np.stack([lower_by(limits[:, 0], delta), limits[:, 1], limits[:, 2], raise_by(limits[:, 3], delta)], 1)
 
     last, best = lowered(last), lowered(best)
@@ -65,7 +66,7 @@ def check_sequences(run: Run) -> Contradictions:
     missed |= (stored[:, 3] > last[:, 3] + _TOLERANCE) | (stored[:, 1] < best[:, 1] - _TOLERANCE)
     yield "derived", missed, "limits of the probabilities that differ from those that the votes give"
 
-    # The stored limits include the distance of the drawn noise already.
+    # The stored limits already include the total variation distance of the drawn noise.
     exact = dataclasses.replace(rule, delta=0.0)
     images = [ImageSequence(*row) for row in zip(range(len(top)), counts, counts0, stored, strict=True)]
     results = exact.results(images)
@@ -74,7 +75,7 @@ def check_sequences(run: Run) -> Contradictions:
     yield "derived", excess < -tolerance, "radius smaller than its limits prove"
     differs = table["prediction"] != results["prediction"]
     yield "derived", differs, "prediction differs from the class that the votes give"
-    if not rule.two_class:  # the limit by which two classes give up is not stored
+    if not rule.two_class:  # with two classes, the limit that ends hopeless cases is not stored
         radii, certain = np.asarray(rule.radii), results["prediction"] >= 0
         decided = (certain[:, None] & (results["radius"][:, None] >= radii)) | exact.reached(stored)
         undecided = ~decided & ~rule.rejected(stored, votes, drawn)
@@ -84,7 +85,7 @@ def check_sequences(run: Run) -> Contradictions:
 
 
 def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDArray[np.float64]:
-    """Return the best limits [N, 4] that the stored votes make credible over all looks."""
+    """Return the best limits [N, 4], over all looks, that are credible given the stored votes."""
     rows, drawn = np.arange(len(top)), counts.sum(axis=1)
     votes = counts[rows, top]
     others = counts.copy()
@@ -105,7 +106,7 @@ def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDAr
 
 
 def _max_early_votes(votes: _Ints, drawn: _Ints, look: int) -> _Ints:
-    """Return the most votes that the first ``look`` of ``drawn`` samples can credibly hold."""
+    """Return the largest credible number of votes among the first ``look`` of ``drawn`` samples."""
     share = votes / drawn
     low, high = share, np.ones(len(share))
     for _ in range(_BISECTIONS):

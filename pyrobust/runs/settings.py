@@ -50,20 +50,21 @@ class SweepSettings:
         out: run file to create or resume. Default: in memory.
         skip: use every skip-th image, starting with the first; at least 1.
         max_images: stop after this many images. Default: all.
-        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
-        order: "data", or "random" for an order derived from the seed, in which the images done so far are a random
-            sample of the run's images. The run records it; resuming needs the same order.
+        shard: (I, K) with I from 1 to K: of the selected images, use every K-th, beginning with the I-th.
+        order: "data", or "random" for an order derived from the seed, so that the images done so far are a random
+            sample of the run's images. The run records the order; resuming needs the same one.
         batch_size: rows in a forward pass; for verification and for sandwiches of a base classifier, images in a chunk.
-            Default: that of the resumed run, else of the smoother or attack, or 32 (verification) or 64 (sandwiches).
+            Default: that of the resumed run, else that of the smoother or attack, or 32 (verification) or 64
+            (sandwiches).
         model_name: name of the model in the run. Default: its class. A run in a file requires it if the model is a
             callable but not a module, since then only the name identifies the model.
         allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;
-            the run records this.
+            the run records the change.
         executor: where chunks are computed: None for this process; devices of this machine, such as ["cuda:0",
-            "cuda:1"], "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. Results are bitwise equal on the same
-            kind of hardware.
+            "cuda:1"], or "all", or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. Results are bitwise equal on the
+            same kind of hardware.
         threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            those of the resumed run, else torch's, or a worker's share of the machine.
+            that of the resumed run, else torch's, or a worker's share of the machine.
         timeout: seconds > 0 that a worker may compute without an answer before its chunk is set aside and reported at
             the end of the sweep; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
             usual, and at least a minute, is named in a warning and given to another worker.

@@ -1,4 +1,4 @@
-"""Find the shards of a sweep in a folder by their headers, and what they lack."""
+"""Find the shards of a sweep in a folder by their headers, and determine what they lack."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from pyrobust.runs.schema import APPLICATION_ID, THREAT_VERSION
 from pyrobust.runs.written import is_written
 from pyrobust.zoo.files import COMPANIONS
 
-# Attempts to read a file that its writer is just opening or closing.
+# Attempts to read a file while its writer is opening or closing it.
 _ATTEMPTS: Final = 4
 _PAUSE_S: Final = 0.1
-# Most shards of a sweep, and images of a file, that are listed: an untrusted header may name billions.
+# Most shards of a sweep, and most images of a file, that are listed: an untrusted header may name billions.
 _MOST: Final = 1 << 24
 
 
 @dataclass(frozen=True)
 class ShardState:
-    """A shard of a sweep, or a run that is not divided.
+    """A shard of a sweep, or an undivided run.
 
     Attributes:
-        number: I of shard I/K; 1 for a run that is not divided.
+        number: I of shard I/K; 1 for an undivided run.
         path: its file; None if there is none.
-        state: "complete"; "unfinished"; "running": a process of this or another machine writes it; or "missing": no
-            file.
+        state: "complete", "unfinished", "running" (a process of this or another machine writes it) or "missing" (no
+            file).
         done: images in the file; None where it is being written.
         total: images of the complete shard.
-        set_aside: errors of the chunks that were set aside and that resuming the shard tries again.
+        set_aside: errors of the chunks that were set aside; resuming the shard tries these chunks again.
     """
 
     number: int
@@ -57,7 +57,7 @@ class Survey:
     """The contents of a sweep's files.
 
     Attributes:
-        shards: K of the shards I/K; None for a run that is not divided.
+        shards: K of the shards I/K; None for an undivided run.
         parts: all K shards in order, or the undivided run.
         chunks: numbers, from 1, of the chunks that an undivided run lacks; empty for shards.
     """
@@ -72,7 +72,7 @@ class Survey:
         return [part.number for part in self.parts if part.state == "running"]
 
     def missing(self, *, running: bool = False) -> list[int]:
-        """Numbers of the shards, or chunks of a single run, to compute; ``running`` adds what is being written."""
+        """Numbers of the shards, or chunks of an undivided run, to compute; ``running`` adds those being written."""
         if self.shards is None:
             return list(self.chunks)
         states = {"unfinished", "missing"} | ({"running"} if running else set())
@@ -129,10 +129,10 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
-    """Read what the shards of one sweep, or one undivided run, hold; nothing is written.
+    """Read what the shards of one sweep hold, or what one undivided run holds; nothing is written.
 
-    Only the header of a shard that is being written is read, without SQLite's locks: its writer may be on another
-    machine, with which SQLite shares no memory.
+    If a shard is being written, only its header is read, without SQLite's locks: its writer may be on another machine,
+    with which SQLite shares no memory.
 
     Args:
         paths: run files and folders (`find_runs`).
@@ -174,8 +174,9 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
 def check_siblings(path: Path) -> None:
     """Raise InputError if a shard's folder holds a shard of another sweep, or the same shard under another name.
 
-    Called by the shard's writer, before its first image. Only headers are read. A folder holds the shards of one sweep,
-    so that none is computed twice after a mistake in the number of shards, and the folder can be merged as a whole.
+    The shard's writer calls this before its first image. Only headers are read. A folder may hold the shards of one
+    sweep only, so that no image is computed twice after a mistake in the number of shards, and the folder can be merged
+    as a whole.
     """
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path, whole=False)
@@ -267,26 +268,26 @@ def _number(header: Header) -> int:
 def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
     """Yield the files of a folder that are runs or are named like runs.
 
-    The file that this process is writing, and its companions, are not even opened: closing a file gives up all locks
-    that the process holds on it, SQLite's among them.
+    The file that this process is writing and its companions are not even opened: closing a file releases all locks that
+    the process holds on it, including SQLite's.
     """
     try:
         files = sorted(folder.iterdir())
     except OSError as error:
         raise FileFormatError(f"{folder}: cannot be read ({error.strerror})") from error
     for file in files:
-        # Hidden files are those that are just being written, by this package or by a copying script.
+        # Hidden files are still being written, by this package or by a copying script.
         if file.name.startswith(".") or file.name.endswith(COMPANIONS) or not file.is_file():
             continue
         try:
             if excluded is not None and os.path.samefile(file, excluded):
                 continue
             size = file.stat().st_size
-        except FileNotFoundError:  # just removed
+        except FileNotFoundError:  # removed meanwhile
             continue
         if is_run(file):
             yield file
-        elif file.suffix == ".db" and size and file.exists():  # an empty file is a run that is just being created
+        elif file.suffix == ".db" and size and file.exists():  # an empty file is a run being created
             raise FileFormatError(f"{file}: damaged, or not a run of pyrobust; move it elsewhere")
 
 
@@ -300,7 +301,7 @@ def _read_fixed_header(path: Path) -> Header | None:
                 if application != APPLICATION_ID or file_version(connection) == THREAT_VERSION:
                     return None
                 return read_header(connection, path, whole=False)
-        except (FileFormatError, StoreError):  # just being created, or its pages just being copied
+        except (FileFormatError, StoreError):  # it is being created or copied
             if not path.exists():
                 return None
             if attempt + 1 == _ATTEMPTS:

@@ -10,7 +10,7 @@ from pyrobust.late import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Bound propagation methods that "cascade" tries, in this order, and all of them.
+#: Bound propagation methods: those that "cascade" tries, in this order, and all.
 CASCADE = ("ibp", "crown-ibp", "crown")
 METHODS = (*CASCADE, "alpha-crown")
 #: Stages that can prove a certificate.

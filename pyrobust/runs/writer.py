@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class RunWriter(LockedFile):
     """Start or resume a run in a file, or start one in memory if the path is None, and append results.
 
-    The header must agree with that of the existing run. A new file appears with its header or not at all. With
+    The header must agree with that of an existing run. A new file appears with its header or not at all. With
     ``allow_changed_code`` the code of the model may differ; the run records the change.
 
     >>> from pyrobust.evaluation import predict_dataset
@@ -51,7 +51,7 @@ class RunWriter(LockedFile):
         self._kind = header.type
         self._allow_changed_code = allow_changed_code
         self.done = CoveredImages(chosen_indices(header.parameters))
-        #: Machine that computes chunks by default, and what the file says about chunks.
+        #: Machine that computes chunks by default, and the file's records of chunks.
         self._machine = "" if header.identity is None else header.identity.machine
         self._marks: dict[int, tuple[str, str]] = {}
         super().__init__(path)
@@ -66,12 +66,12 @@ class RunWriter(LockedFile):
         """Commit results of one or more chunks, and the state of unfinished sequential images, in one transaction.
 
         Args:
-            rows: each column of the layout, all of one length: histograms as counts [B, K+1], adversarial examples as
-                bytes, and a missing distance as None.
-            pending: the same for unfinished images, in the order in which sampling resumes. Finished images are removed
+            rows: each column of the layout, all of the same length: histograms as counts [B, K+1], adversarial examples
+                as bytes, and a missing distance as None.
+            pending: columns of unfinished images, in the order in which sampling resumes. Finished images are removed
                 from the stored unfinished ones.
             machines: the machine that computed each chunk (`Identity.machine`), by the chunk's first image. Default:
-                that of the given identity.
+                the machine of the given identity.
 
         Raises:
             InputError: unknown columns, values that cannot be stored, or images that are not a chunk of this run.
@@ -88,7 +88,7 @@ class RunWriter(LockedFile):
         if unfinished is not None:
             unfinished.append(list(range(len(unfinished[0]))))
         with self._writing("written"):
-            if not self.connection.in_transaction:  # the previous chunk was refused
+            if not self.connection.in_transaction:  # after a refused chunk
                 self.connection.execute("BEGIN IMMEDIATE")
             try:
                 self._insert("INSERT INTO result", values)
@@ -149,7 +149,7 @@ class RunWriter(LockedFile):
         return Chunks(self.header.parameters)
 
     def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
-        """Machine and error of each chunk of these images, where they change; a grid run refuses another machine."""
+        """Machine and error of each chunk of these images whose record changes; a grid run refuses another machine."""
         if self.header.identity is None:
             return {}
         run_machine = self.header.identity.machine
@@ -200,7 +200,7 @@ class RunWriter(LockedFile):
             self._resume(stored)
 
     def _begin(self) -> None:
-        # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
+        # WAL mode cannot be set inside a transaction, so it is set after the transaction that writes the header.
         identity = self.header.identity
         if identity is None:
             raise InputError("store", "the identity of the model for a new run", "none")
@@ -248,7 +248,7 @@ class RunWriter(LockedFile):
             self._store_identity(replace(stored.identity, code=(*stored_code, *identity.code)))
 
     def void(self, reason: str) -> None:
-        """Mark the run void, so that its results cannot be read, since the model does not reproduce its outputs."""
+        """Mark the run void because the model does not reproduce its outputs; its results can no longer be read."""
         if self.header.identity is not None:
             self._store_identity(replace(self.header.identity, void=reason[:4096]))
 
@@ -263,7 +263,7 @@ class RunWriter(LockedFile):
 
 
 def _grid_hint(stored: Header, header: Header) -> str:
-    """The argument and option that request the stored run's grid if it differs; users may never have typed it."""
+    """The argument and option for the stored run's grid, if it differs; the user may never have typed it."""
     grid, asked = stored.parameters.get("grid"), header.parameters.get("grid")
     if grid == asked:
         return ""

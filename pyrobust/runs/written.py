@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-# Linux' struct flock, and the byte of SQLite's companion -shm that a writer locks.
+# Linux's struct flock, and the byte of SQLite's companion file -shm that a writer locks.
 _FLOCK: Final = "hhqqi4x"
 _WRITE_LOCK: Final = 120
-# Between two transactions a writer holds no lock, and may be interrupted there.
+# Between two transactions, a writer holds no lock, and may be interrupted.
 _ATTEMPTS: Final = 3
 _PAUSE_S: Final = 0.1
 
@@ -20,9 +20,9 @@ def is_written(path: Path) -> bool:
     """Whether a process of this machine, or of another that shares the folder, holds SQLite's write lock on a run.
 
     The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so that the companion
-    need not be opened. For other machines the file system is asked, or its server on a network, but never about a file
-    that this process has open, because closing the companion would release all its locks. Without a list of locks, an
-    existing companion counts as a lock, although a killed writer leaves one too.
+    need not be opened. Locks of other machines are queried from the file system or its network server, but never for a
+    file that this process has open, because closing the companion would release all locks of this process on it.
+    Without a list of locks, an existing companion counts as a lock, although a killed writer leaves one too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""One chunk of a sandwich of a smoothed classifier: bounds by certificates and by points that a test rejects."""
+"""One chunk of a sandwich of a smoothed classifier: bounds from certificates, and from a test of attacked points."""
 
 from __future__ import annotations
 

@@ -141,8 +141,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         lower, margin, by = table["lower"], table["margin"], table["lower_by"]
-        # In exact arithmetic, the label may lead where only rounding misclassifies; in the observed logits, it does not
-        # lead.
+        # In exact arithmetic, the label may lead where only rounding misclassifies; in observed logits, it does not.
         highest = 0 if parameters["semantics"] == "float32" else np.inf
         crossed = (table["upper"] <= lower) & (lower > 0)
         named = (np.isin(by, PROOFS) == (lower > 0)).all() and (by[lower == 0] == "").all()
