@@ -1,4 +1,4 @@
-"""Tables and plots of runs, logs, curves and verdicts; every rate has its method, budget, confidence and data."""
+"""Tables and plots of runs, logs, curves and verdicts; each states method, budget, confidence and data of its rates."""
 
 from __future__ import annotations
 

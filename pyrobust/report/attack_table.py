@@ -27,15 +27,15 @@ from pyrobust.runs.run import Run
 
 
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
-    """Epsilons for a table of a curve: its points, or for a step function round numbers and the confirmed epsilons.
+    """Epsilons for a table of a curve: its points or, for a step function, round numbers and the confirmed epsilons.
 
-    Round numbers reach to the distance within which nine tenths of the adversarial examples lie.
+    The round numbers go up to the distance within which nine tenths of the adversarial examples lie.
 
     Args:
-        curve: of any attack.
+        curve: a curve of any attack.
 
     Returns:
-        Its points as passed; or rising epsilons, whole numbers in l0.
+        The curve's points as passed; or increasing epsilons, whole numbers in l0.
 
     >>> from pyrobust.attacks import MinimumNorm
     >>> from pyrobust.evaluation import minimum_norm_curve
@@ -59,9 +59,9 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
     For a minimum-norm run, the table has quartiles of the distance, and robust accuracy at `default_epsilons`.
 
     Args:
-        run: of kind attack, with at least one image.
+        run: a run of kind attack, with at least one image.
         alpha: probability that one of the intervals misses, in (0, 1).
-        curve: of a minimum-norm run, with confirmations. Default: its `minimum_norm_curve`.
+        curve: curve of a minimum-norm run, with confirmations. Default: the `minimum_norm_curve` of the run.
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.
@@ -104,8 +104,8 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
     For a step function, the table has quartiles of its distances, and robust accuracy at `default_epsilons`.
 
     Args:
-        curve: of any attack.
-        caption: what else the rates depend on, lines of text.
+        curve: a curve of any attack.
+        caption: lines of text: what else the rates depend on.
 
     Returns:
         A table to print or to write, with the caption as notes.

@@ -14,14 +14,14 @@ from pyrobust.zoo.files import write_atomically
 
 #: Formats of figures, by the ending of their files.
 FIGURE_FORMATS = ("png", "pdf", "svg")
-# At least 26 apart in CIELAB, also under the three kinds of colour blindness as simulated by Machado, Oliveira and
-# Fernandes (2009); three steps of grey, within which the dashes differ.
+# Colours at least 26 apart in CIELAB, also under the three kinds of colour blindness as simulated by Machado, Oliveira
+# and Fernandes (2009). There are three steps of grey; lines of the same step differ in their dashes.
 _INKS = ("#1f4e79", "#b3541e", "#49b5a6", "#0d0d0d", "#8a6fd0", "#c89b00")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (10, 2)))
 _WIDTH, _AXES, _ABOVE, _LABEL, _LINE, _GAP = 7.0, 3.2, 0.38, 0.62, 0.118, 0.05  # inches
 _LEFT, _RIGHT = 0.09, 0.97
-_SIZE, _HANDLE = 7.0, 4.0  # of the captions: font in points, length of a line sample in font sizes
-# Width beside the sample in points, reduced because hinting can widen letters.
+_SIZE, _HANDLE = 7.0, 4.0  # font of the captions in points, length of a line sample in font sizes
+# Width of the text beside the sample in points, reduced because hinting can widen letters.
 _ROOM = 0.92 * (72 * _WIDTH * (_RIGHT - _LEFT) - (_HANDLE + 1) * _SIZE)
 
 
@@ -64,18 +64,18 @@ class LineStyles:
         self._places: dict[Hashable, int] = {}
 
     def of(self, classifiers: Sequence[Hashable]) -> list[dict[str, Any]]:
-        """Styles of the lines of one figure; several lines of one classifier have a style each."""
+        """Styles of the lines of one figure; several lines of one classifier get different styles."""
         keys = [(key, classifiers[:index].count(key)) for index, key in enumerate(classifiers)]
         return [line_style(self._places.setdefault(key, len(self._places))) for key in keys]
 
 
 class Frame:
-    """Axes with a title above and the captions of the lines below.
+    """Axes with a title above, and the captions of the lines below.
 
     Args:
-        title: a line.
-        x_label, y_label: of the axes.
-        captions: of the lines, in the order in which they are drawn; each may have several lines of text.
+        title: one line of text.
+        x_label, y_label: labels of the axes.
+        captions: captions of the drawn lines, in drawing order; each may have several lines of text.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -83,7 +83,7 @@ class Frame:
 
     def __init__(self, title: str, x_label: str, y_label: str, captions: Sequence[str]) -> None:
         with extra("plot", "plot: needs matplotlib"):
-            # Without pyplot: no window, no global state.
+            # pyplot is avoided: it has windows and global state.
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         self._captions = [_folded(caption) for caption in captions]
@@ -105,7 +105,7 @@ class Frame:
         """Write the captions, each beside a sample of its line.
 
         Args:
-            lines: drawn lines, one per caption; further captions stand without a line.
+            lines: drawn lines, one per caption; further captions have no line.
         """
         from matplotlib.lines import Line2D
 
@@ -132,7 +132,7 @@ class Frame:
         import matplotlib
 
         buffer = io.BytesIO()
-        # Without a date; fonts as TrueType, because journals refuse Type 3.
+        # No date in the file; fonts as TrueType, because journals refuse Type 3.
         without = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
         with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "pyrobust"}):
             self._figure.savefig(buffer, format=form, metadata=without.get(form))
@@ -144,7 +144,7 @@ class Frame:
 
 
 def _folded(caption: str) -> str:
-    """Break a caption into lines that fit, and within a word only if it is longer than a line."""
+    """Break a caption into lines that fit, within a word only if the word is longer than a line."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
@@ -171,5 +171,5 @@ def _folded(caption: str) -> str:
 
 
 def _as_text(name: str) -> str:
-    """Escape dollar signs, which would start mathematics."""
+    """Escape dollar signs, which would start a formula."""
     return plain_text(name).replace("$", r"\$")

@@ -7,9 +7,9 @@ from typing import Any
 from pyrobust.errors import InputTypeError
 from pyrobust.evaluation import Run
 
-# Digits of a hash: enough to tell apart the data sets and models that one compares.
+# Digits of a hash: enough to distinguish the data sets and models that one compares.
 _DIGITS = 12
-# Numbers of set-aside chunks that a caption lists, and of characters of their errors.
+# Most set-aside chunks that a caption lists, and most characters of their errors.
 _CHUNKS, _ERROR = 3, 100
 #: Why no average of certified radii ranks classifiers.
 ACR_NOTE = (
@@ -20,7 +20,7 @@ ACR_NOTE_OF_PROOFS = (
     "The average certified radius ranks nothing: easy images outweigh all others, and a constant classifier has an "
     "unlimited one."
 )
-#: What the p_A of a run is.
+#: Definition of the p_A of a run.
 P_A_NOTE = (
     "p_A: k/n, an estimate and no bound, with k of the n noisy samples of an image in the correct class; 0 where the "
     "smoothed prediction is wrong or abstains. Area: under the survival curve from 1/2 to 1, over its largest possible."
@@ -38,10 +38,10 @@ def checked_run(run: Run) -> Run:
 
 
 def describe_run(run: Run) -> list[str]:
-    """Method, norm, noise, budget, confidence, hashes and coverage of a run, a line each.
+    """Method, norm, noise, budget, confidence, hashes and coverage of a run, in one line each.
 
     Args:
-        run: of any kind.
+        run: a run of any kind.
 
     Returns:
         Lines of text; the first states what is certified or attacked.
@@ -65,7 +65,7 @@ def describe_run(run: Run) -> list[str]:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Lines of `describe_run` that limit what the rates stand for: an unfinished run, chunks set aside."""
+    """Lines of `describe_run` that limit what the rates stand for: an unfinished run, and chunks set aside."""
     return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
 
 
@@ -106,7 +106,7 @@ def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) 
     'Data digits, sha256 bbbbbbbbbbbb, 300 of 300 images'
     """
     phrases = [f"one in {selection['skip']}" if selection["skip"] > 1 else ""]
-    # A maximum beyond the last image does not limit the selection.
+    # A maximum above the number of images does not limit the selection.
     limited = selection["max"] is not None and selection["max"] <= len(range(0, selection["images"], selection["skip"]))
     phrases.append(f"the first {selection['max']}" if limited else "")
     phrases.append("shard {}/{}".format(*selection["shard"]) if selection["shard"] is not None else "")

@@ -40,19 +40,19 @@ def comparison_table(
     alpha: float = 0.05,
     delta: float = 0.001,
 ) -> ReportTable:
-    r"""Compare certification logs: how sure each classifier is, what it certifies, and its average certified radius.
+    r"""Compare certification logs: each classifier's p_A, certified accuracy and average certified radius.
 
-    One column per log, ranked by the area under the survival curve of p_A rather than by the average certified radius
-    (``pyrobust.metrics.survival.rank_by_survival`` says why); logs without votes come last. The first rows give what
-    the figures depend on; then come area, quantiles and shares of p_A, certified accuracy at each radius, how much of
-    it holds for these very images, and the average certified radius.
+    The table has one column per log, ranked by the area under the survival curve of p_A rather than by the average
+    certified radius (``pyrobust.metrics.survival.rank_by_survival`` says why); logs without votes come last. The first
+    rows give what the numbers depend on; then come area, quantiles and shares of p_A, certified accuracy at each
+    radius, its bound for these very images, and the average certified radius.
 
     Args:
         logs: logs of one norm.
-        radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest, or round numbers where
-            that is below 0.75.
+        radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest certified radius, or round
+            numbers where that is below 0.75.
         alpha: probability that one of the intervals misses, in (0, 1).
-        delta: probability that the certified accuracy of these images is below its bound at one radius, in (0, 1).
+        delta: probability that the certified accuracy of these very images at one radius is below its bound, in (0, 1).
 
     Returns:
         A table to print or to write; its notes say what it depends on.
@@ -191,7 +191,7 @@ def _mean_radius(log: CertificationLog, alpha: float) -> Quantity:
 def _notes(
     logs: Sequence[CertificationLog], curves: Sequence[SurvivalCurve | None], names: Sequence[str], alpha: float
 ) -> list[str]:
-    """Notes below the table, without which its numbers would be misread."""
+    """Notes below the table, which prevent misreading its numbers."""
     notes = []
     for name, log, curve in zip(names, logs, curves, strict=True):
         faults = [finding.message for finding in log.findings] if log.run is None else warnings_of(log.run)

@@ -26,14 +26,14 @@ def plot_curve(
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
-            examples; for a single curve these stand below the plot.
-        path: file, whose ending .png, .pdf or .svg sets the format; written whole or not at all, overwritten if it
-            exists.
-        caption: what else the rates depend on, lines of text below the plot; for a single curve they replace its attack
-            and number of examples.
+            examples; for a single curve, they are below the plot.
+        path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
+            overwritten.
+        caption: lines of text below the plot: what else the rates depend on. For a single curve, they replace its
+            attack and number of examples.
 
     Raises:
-        InputError: no curve, curves of several norms, a file name of another ending.
+        InputError: no curve, curves of several norms, a file name with another ending.
         InputTypeError: an argument that is not a curve.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
@@ -112,6 +112,6 @@ def _examples(curve: RobustnessCurve) -> str:
 
 
 def _confirmed(curve: RobustnessCurve) -> list[str]:
-    """The line of a caption about confirmed points, if there are any."""
+    """The caption's line about confirmed points, if there are any."""
     points = [f"{each.attack} at {number_text(each.epsilon)}" for each in curve.confirmations]
     return [f"Triangles: confirmed by {', '.join(points)}"] if points else []

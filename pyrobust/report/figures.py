@@ -32,7 +32,7 @@ from pyrobust.runs.kinds import KINDS, Kind, named
 from pyrobust.runs.kinds.words import POINTWISE, norm_of, unit_of
 
 _Logs = CertificationLog | Sequence[CertificationLog]
-# More steps than these cannot be distinguished and would make files of megabytes.
+# More steps cannot be distinguished, and would make files of megabytes.
 _STEPS, _BAND = 4000, 120
 
 
@@ -54,12 +54,12 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
 
     Args:
         logs: a run, or certification logs, of one norm, with at least one image.
-        path: file, whose ending .png, .pdf or .svg sets the format; written whole or not at all, overwritten if it
-            exists. The same logs give the same bytes.
+        path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
+            overwritten. The same logs give the same bytes.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Raises:
-        InputError: no log, several norms, an invalid radius, a run of another kind or without images, a file name of
+        InputError: no log, several norms, an invalid radius, a run of another kind or without images, a file name with
             another ending.
         InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
@@ -88,12 +88,12 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
 
     Args:
         logs: logs of one norm with votes, or with radii from which the votes follow.
-        path: file, whose ending .png, .pdf or .svg sets the format; written whole or not at all, overwritten if it
-            exists. The same logs give the same bytes.
+        path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
+            overwritten. The same logs give the same bytes.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Raises:
-        InputError: a log without votes; and as `plot_certified_accuracy`.
+        InputError: a log without votes; and as for `plot_certified_accuracy`.
         InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
@@ -171,13 +171,13 @@ def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None =
 
 
 def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
-    """Draw bounds on robust accuracy over epsilon in one norm: upper ones from attacks, lower ones from verification.
+    """Draw bounds on robust accuracy over epsilon in one norm: upper bounds from attacks, lower ones from verification.
 
     Args:
-        runs: of kind attack, or verify at given epsilons; runs of one classifier and kind are joined to one line.
-            Minimum-norm runs must have the same images; each is a step function of its own.
+        runs: runs of kind attack, or of kind verify at given epsilons; runs of one classifier and kind are joined into
+            one line. Minimum-norm runs must have the same images; each is drawn as a separate step function.
         alpha: probability that one of the intervals misses, in (0, 1).
-        styles: as in `certified_accuracy_frame`.
+        styles: styles as in `certified_accuracy_frame`.
 
     Raises:
         InputError: no run, several norms, a run that does not bound robust accuracy, or minimum-norm runs of different
@@ -248,7 +248,7 @@ def _of_logs(logs: Sequence[CertificationLog]) -> list[_Steps]:
 
 
 def _classifier(log: CertificationLog) -> Hashable:
-    """The network and its noise; the file where a log does not state the network."""
+    """The network and its noise; the file if a log does not state the network."""
     if log.header is None or not log.header.model_sha256:
         return str(log.path)
     return (log.header.model, log.header.model_sha256, log.sigma, log.noise)
@@ -261,7 +261,7 @@ def _captions(logs: Sequence[CertificationLog]) -> list[str]:
 
 
 def _steps(steps: _Steps, limit: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ends of the steps from 0 to the end, and the height of the curve up to each."""
+    """Ends of the steps up to ``limit``, and the height of the curve up to each end."""
     radii = np.sort(steps.radius[steps.certified])
     corners = np.unique(radii)
     if len(corners) > _STEPS:

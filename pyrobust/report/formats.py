@@ -21,9 +21,9 @@ from pyrobust.checks import choice
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular, html_table
 
-# Enough digits for every double.
+# Enough digits to represent every double exactly.
 _EXACT = Context(prec=400)
-# Width of a column that its contents do not need, on a narrow terminal.
+# Width added to each column's contents, on a narrow terminal.
 _NARROWEST = 12
 
 
@@ -37,7 +37,7 @@ class Quantity:
         digits: decimal places in text.
         percent: whether the text is in percent; the value stays a share.
         down: whether the value is a lower bound, which text rounds down.
-        text: the text, instead of one made from the value.
+        text: text to show in place of one made from the value.
     """
 
     value: float
@@ -80,7 +80,7 @@ class Interval:
         return f"{low} to {high}{' %' if self.percent else ''}"
 
 
-#: Content of a cell; None where there is nothing to say.
+#: Content of a cell; None for an empty cell.
 Cell: TypeAlias = "str | int | float | Quantity | Interval | None"
 Row: TypeAlias = "Sequence[Cell]"
 #: Forms of a table as text, named by their file endings: Markdown, LaTeX, CSV and JSON.
@@ -93,7 +93,7 @@ class Column:
 
     Attributes:
         name: heading.
-        align: side that the cells are set at.
+        align: side to which the cells are aligned.
         grouped: whether integers are written with commas between groups of three digits.
     """
 
@@ -104,18 +104,18 @@ class Column:
 
 @dataclass(frozen=True)
 class ReportTable(Tabular):
-    """A table, independent of its form.
+    """A table, independent of the format in which it is shown.
 
-    Rich's ``Console().print(table)`` prints it: in blocks of columns where it is wider than the terminal.
+    Rich's ``Console().print(table)`` prints it, in blocks of columns if it is wider than the terminal.
 
     Attributes:
-        title: one line.
+        title: one line of text.
         columns: at least one.
         sections: groups of rows, separated by a rule or a gap.
         notes: lines below the table.
         details: further lines, such as parameters and definitions, for files and notebooks; a terminal shows only their
             number.
-        aside: names of rows, such as hashes, that a paper has no room for: LaTeX holds them as comments.
+        aside: names of rows, such as hashes, for which a paper has no room: in LaTeX, they are comments.
 
     Raises:
         InputError: no column, or a row of another length.
@@ -167,7 +167,7 @@ def _rounded(form: Quantity, number: float, rounding: str) -> str:
     """Write a number with the digits of a quantity."""
     if math.isinf(number):
         return str(number)
-    # Scaled as decimal digits: a binary product can be off by an ulp, and its floor then by a whole unit.
+    # Scaled in decimal: a binary product can be off by an ulp, and its floor then by a whole unit.
     scaled = Decimal(float.__repr__(number)).scaleb(2 if form.percent else 0)
     return f"{scaled.quantize(Decimal(1).scaleb(-form.digits), rounding, _EXACT):f}"
 
@@ -207,7 +207,7 @@ def _rich_block(
         caption=_notes(table) if notes else None,
         title_justify="left",
         caption_justify="left",
-        # keeps the notes of a narrow table from being folded
+        # so that the notes of a narrow table are not folded
         min_width=78 if widths is None else None,
     )
     for j in chosen:
@@ -222,14 +222,14 @@ def _rich_block(
 
 
 def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
-    """The table or, if it is wider than the terminal, blocks of its columns, each with the names of the rows."""
+    """The table or, if it is wider than the terminal, blocks of columns, each with the names of the rows."""
     contents = _contents(table)
     rows = [[column.name for column in table.columns], *(row for section in contents for row in section)]
     natural = [max(len(plain_text(row[j])) for row in rows) for j in range(len(table.columns))]
     if sum(natural) + _frame(len(natural)) <= width or len(natural) == 1:
         yield rich_table(table)
         return
-    # Intervals below their values, long names folded.
+    # Intervals are put below their values, and long names are folded.
     contents = [
         [[name, *(text.replace(" (", "\n(") for text in texts)] for name, *texts in section] for section in contents
     ]
@@ -267,14 +267,14 @@ def _frame(columns: int) -> int:
 def format_table(table: ReportTable, form: TableForm) -> str:
     r"""Render a table as text; equal tables give equal texts.
 
-    Names come from users and files: special characters of a form are escaped, control characters replaced.
+    Names come from users and files: special characters of a form are escaped, and control characters replaced.
 
     Args:
         table: any table.
         form: "md": a pipe table below a heading, with the notes as a list. "tex": a float with a booktabs table. "csv":
             RFC 4180 with exact numbers and columns for the ends of intervals, without title and notes; text that a
             spreadsheet could take for a formula begins with an apostrophe. "json": an object with title, columns, notes
-            and rows, lists of cells; a `Quantity` is an object with value, lower and upper; null stands for NaN.
+            and rows (lists of cells); a `Quantity` is an object with value, lower and upper; null stands for NaN.
 
     Returns:
         The text, with a newline at its end.
@@ -314,7 +314,7 @@ def _latex(table: ReportTable) -> str:
         r"\begin{table}",
         r"\centering\footnotesize",
         rf"\caption{{{_escaped(table.title, _LATEX)}}}",
-        # shrunk where it is wider than the page
+        # shrunk if it is wider than the page
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
         r"\toprule",
@@ -361,7 +361,7 @@ def _csv(table: ReportTable) -> str:
 
 
 def _exact_columns(table: ReportTable) -> list[tuple[str, list[Any]]]:
-    """Columns of exact values by name, and of the ends of intervals where any cell has them."""
+    """Columns of exact values by name, and of the ends of intervals if any cell has an interval."""
     columns: list[tuple[str, list[Any]]] = []
     for number, column in enumerate(table.columns):
         cells = [row[number] for row in table.rows]
@@ -413,7 +413,7 @@ def _value(cell: Cell) -> Any:
 
 
 def _texts(table: ReportTable, row: Row) -> Iterator[str]:
-    """Cells of a row as people read them."""
+    """Cells of a row, as text for people."""
     for column, cell in zip(table.columns, row, strict=True):
         if cell is None:
             yield "–"
@@ -425,7 +425,7 @@ def _texts(table: ReportTable, row: Row) -> Iterator[str]:
 
 def plain_text(text: str) -> str:
     """Replace characters that control a terminal, change the direction of writing or cannot be encoded."""
-    if text.isprintable():  # none of them
+    if text.isprintable():  # no such character
         return text
     return "".join("�" if unicodedata.category(mark) in _STEERING else mark for mark in text)
 

@@ -75,7 +75,7 @@ def check_sequences(run: Run) -> Contradictions:
     yield "derived", excess < -tolerance, "radius smaller than its limits prove"
     differs = table["prediction"] != results["prediction"]
     yield "derived", differs, "prediction differs from the class that the votes give"
-    if not rule.two_class:  # with two classes, the limit that ends hopeless cases is not stored
+    if not rule.two_class:  # with two classes, the limit that rejects radii is not stored
         radii, certain = np.asarray(rule.radii), results["prediction"] >= 0
         decided = (certain[:, None] & (results["radius"][:, None] >= radii)) | exact.reached(stored)
         undecided = ~decided & ~rule.rejected(stored, votes, drawn)

@@ -1,4 +1,4 @@
-"""Subjects of a page from certification logs and runs: certifications and attacks of one network stand together."""
+"""Subjects of a page from certification logs and runs: certifications and attacks of one network are one subject."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 _NO_PILLOW = 'pictures need Pillow; install it with pip install "pyrobust[report]"'
 _SECONDS = "Time spent on the example."
-# Data specs that name bundled data or files. Any other spec names code, which an untrusted file must not make us run.
+# Data specs that name bundled data or files. Any other spec names code, which an untrusted file must not run.
 _FILES = ("digits", "npz", "mnist", "folder", "parquet", "hf", "tar")
 # Images read at once.
 _PART = 256
@@ -59,16 +59,16 @@ def subjects_of(
 
     Args:
         results: runs of any kind and certification logs, with at least one example each.
-        data: the data set, for pictures. None: loaded again from the files that a run names.
+        data: the data set, for pictures. None: the data set, loaded again from the files that a run names.
         alpha: probability that one of the intervals misses, in (0, 1).
-        radii: of the tables, at least 0; the first above 0 is the headline of all subjects. Empty: chosen by
-            norm.
+        radii: radii of the tables, at least 0; the first above 0 is the headline radius of all subjects. Empty: chosen
+            by norm.
 
     Returns:
         At least one subject, with distinct names.
 
     Raises:
-        InputError: no result, a result without examples, or data that none of them used.
+        InputError: no result, a result without examples, or data that no result used.
         InputTypeError: an argument of another type.
 
     >>> from pyrobust.attacks import FGSM
@@ -110,7 +110,7 @@ def subjects_of(
     groups = list(proofs.values())
     unpaired: dict[tuple[Any, ...], list[_Part]] = {}
     for attack in attacks:
-        # An adversarial example outside of a proof's clip range does not contradict it.
+        # An adversarial example outside a proof's clip range does not contradict the proof.
         partners = [
             group for group in groups if group[0].network == attack.network and group[0].clip in (None, attack.clip)
         ]
@@ -127,7 +127,7 @@ class _Part:
     """Contribution of one run or log to a subject of the network itself."""
 
     network: tuple[Any, ...]  # model, data and norm
-    arithmetic: tuple[Any, ...]  # what a proof holds for
+    arithmetic: tuple[Any, ...]  # arithmetic for which a proof holds
     clip: Any
     header: Header
     findings: tuple[Finding, ...]
@@ -140,7 +140,7 @@ class _Part:
     columns: tuple[Column, ...]
 
     def at(self, index: _Ints) -> _Part:
-        """The part on some of its examples."""
+        """The part restricted to some of its examples."""
         stored = self.table["index"]
         rows = np.flatnonzero(np.isin(stored, index))
         return replace(
@@ -162,7 +162,7 @@ def _rows_of_bound(bound: Bound, rows: _Ints) -> Bound:
 
 
 def _network(header: Header) -> tuple[Any, ...]:
-    # Without a hash, only the name tells models apart.
+    # Without a hash, only the name distinguishes models.
     return (header.model_sha256 or header.model, header.data_sha256, norm_of(header.parameters))
 
 
@@ -214,7 +214,7 @@ def _of_proof(result: Audit, header: Header) -> _Part:
 
 
 def _of_single(run: Run, alpha: float) -> Subject:
-    """A subject of one run that is not a certification: of a smoothed classifier, or without bounds."""
+    """A subject of one run that is not a certification: a run of a smoothed classifier, or one without bounds."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:
@@ -264,7 +264,7 @@ def _shown(run: Run) -> tuple[Column, ...]:
 
 
 def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
-    """One subject of the parts of one network, on the examples they share; a subject each where they share none."""
+    """One subject of the parts of one network, on their common examples; one subject per part if there are none."""
     index = reduce(np.intersect1d, [member.table["index"] for member in group])
     if not len(index):
         return [subject for member in group for subject in _joined([member], alpha)]
@@ -280,7 +280,7 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
     if lower is not None and upper is not None:
         crossed = counted & (lower.radius >= upper.radius)
         for member in parts:
-            # A sandwich judges its own crossings, and the auditor reports them.
+            # A sandwich judges its own crossings; the auditor reports them.
             if member.header.type.certified == "lower" and member.lower is not None and member.upper is not None:
                 crossed &= (member.lower.radius < lower.radius) | (member.upper.radius > upper.radius)
         crossings = tuple(index[crossed].tolist())
@@ -414,7 +414,7 @@ def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subj
 
 
 def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
-    """The data set if it is that of a subject, else why not."""
+    """The data set if it is that of a subject, else the reason why it is not."""
     if find_spec("PIL") is None and len(data.shape) == 3:
         raise MissingExtraError(f"data: {_NO_PILLOW}")
     if subject.data_sha256 and subject.data_sha256 != data.sha256:
@@ -429,7 +429,7 @@ def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
 
 
 def _reloaded(subject: Subject) -> LabelledImages | str:
-    """The data set of a subject, loaded from the files that its run names, or why there is none."""
+    """The data set of a subject, loaded from the files that its run names, or the reason why it is not loaded."""
     if find_spec("PIL") is None:
         return _NO_PILLOW
     if not subject.data_sha256:

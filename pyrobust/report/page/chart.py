@@ -41,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a histogram: its left edge, width and height in percent, and what it counts."""
+    """A bar of a histogram: its left edge, width and height in percent, and a text on what it counts."""
 
     left: float
     width: float
@@ -51,12 +51,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """A line for the legend and the readout: its style, its name, and its values at the chart's positions.
+    """A line of the legend and the readout: its style, its name, and its values at the chart's positions.
 
     Attributes:
-        style: class of the style.
-        name: what it shows.
-        values: at the positions; empty for a line without readout.
+        style: CSS class of the line.
+        name: what the line shows.
+        values: values at the positions; empty for a line without readout.
         lower, upper: ends of the intervals at the positions; empty without intervals.
     """
 
@@ -72,20 +72,20 @@ class Chart:
     """A chart with its text alternative.
 
     Attributes:
-        name: distinct on a page, for the ids of its parts.
+        name: name, distinct on a page, for the ids of the chart's parts.
         title: heading.
-        about: what it shows, in a few sentences.
-        x_label, y_label: of the axes.
-        x_ticks, y_ticks: positions and texts.
-        shapes: from the back to the front.
-        bars: of a histogram.
+        about: what the chart shows, in a few sentences.
+        x_label, y_label: labels of the axes.
+        x_ticks, y_ticks: positions and texts of the ticks.
+        shapes: shapes, from back to front.
+        bars: bars of a histogram.
         marker: position of a vertical line in percent; None without one.
-        lines: for the legend and the readout.
-        positions: of the readout, in the unit of the x axis; empty without a readout.
-        start: number of the position that is read out at first.
+        lines: lines of the legend and the readout.
+        positions: positions of the readout, in the unit of the x axis; empty without a readout.
+        start: number of the position that is read out first.
         begin, end: smallest and largest x.
-        style: class of its style; "" for none.
-        table: the same numbers, for readers who do not see the chart; None for bars, which need none.
+        style: CSS class of the chart; "" for none.
+        table: the same numbers, for readers who do not see the chart; None for bars, which need no table.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Chart:
                     "name": line.name,
                     "style": line.style,
                     "values": [round(100 * value, 1) for value in line.values],
-                    # outward
+                    # rounded outward
                     "lower": [math.floor(1000 * value) / 10 for value in line.lower],
                     "upper": [math.ceil(1000 * value) / 10 for value in line.upper],
                 }
@@ -151,7 +151,7 @@ def ticks(begin: float, end: float, most: int = 8) -> tuple[Tick, ...]:
 
 
 def step_path(x: Sequence[float], y: Sequence[float], begin: float, end: float, *, before: bool) -> str:
-    """Draw a step function of shares: with ``before``, each value holds up to its position, else from it on.
+    """Draw a step function of shares: each value holds up to its position with ``before``, else from its position on.
 
     >>> step_path([0.0, 0.5, 1.0], [1.0, 1.0, 0.5], 0.0, 1.0, before=True)
     'M0 0L500 0L500 500L1000 500'

@@ -1,4 +1,4 @@
-"""Charts of a subject: curves with bands and what is undecided between them, survival of p_A, histograms."""
+"""Charts of a subject: curves with bands and the undecided share between them, survival of p_A, and histograms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyrobust.report.page.subject import Subject
 from pyrobust.runs.kinds.kind import Bound
 from pyrobust.runs.kinds.words import unit_of
 
-# Positions of a curve: finer ones cannot be distinguished.
+# Number of positions of a curve: more cannot be distinguished.
 _POSITIONS = 240
 #: Styles of the curves of several subjects, in turn.
 STYLES = 6
@@ -53,7 +53,7 @@ def accuracy_chart(subject: Subject, name: str) -> Chart | None:
     clean = subject.clean
     last = x
     if subject.upper is not None:
-        # Beyond its limit, an attack says nothing.
+        # An attack says nothing beyond its limit.
         last = [radius for radius in x if radius <= subject.upper.limit]
     withstood = [subject.rate(int((~subject.broken(radius)).sum())) for radius in last]
     upper_path = step_path(last, [rate.value for rate in withstood], 0.0, end, before=False)
@@ -156,18 +156,18 @@ def _line(style: str, name: str, rates: Sequence[Rate]) -> Line:
 def _band(
     x: Sequence[float], rates: Sequence[Rate], end: float, *, before: bool, lower: bool = True, upper: bool = True
 ) -> str:
-    """The area of the intervals, or of one side of them: bands of two curves would cover each other."""
+    """The area of the intervals, or of one side of the intervals where bands of two curves would overlap."""
     top = step_path(x, [rate.upper if upper else rate.value for rate in rates], 0.0, end, before=before)
     return between(top, step_path(x, [rate.lower if lower else rate.value for rate in rates], 0.0, end, before=before))
 
 
 def common_radii(subjects: Sequence[Subject]) -> list[float]:
-    """Radii of tables of several subjects: those of the subject with the most, and the headline radius."""
+    """Radii for tables of several subjects: those of the subject with the most radii, and the headline radius."""
     return sorted({*max((subject.radii for subject in subjects), key=len), subjects[0].headline})
 
 
 def shares_table(subject: Subject) -> ReportTable:
-    """Shares at the radii of a subject that are certified, undecided and broken."""
+    """Certified, undecided and broken shares at the radii of a subject."""
     names = ["certified"] if subject.lower is not None else []
     names += ["not broken", "broken or misclassified"] if subject.upper is not None else []
     if subject.lower is not None:

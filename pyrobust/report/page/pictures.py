@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrobust.evaluation import Run
 from pyrobust.zoo import LabelledImages
 
-# Longest side of an embedded picture in pixels; larger ones are scaled down and compressed with loss.
+# Longest side of an embedded picture in pixels; larger pictures are scaled down and compressed with loss.
 _LONGEST = 96
 _QUALITY = 90
 
@@ -31,7 +31,7 @@ class Picture:
         largest: largest change of a value, in the unit of the input.
         scale: factor by which the difference is multiplied, so that the largest change is white or black; 0 without a
             difference.
-        width, height: of the originals, in pixels.
+        width, height: size of the originals, in pixels.
     """
 
     clean: str
@@ -49,7 +49,7 @@ class Pictures:
 
     Attributes:
         images: the data set.
-        adversarial: by data-set index, the run that holds the nearest adversarial example; only where there is one.
+        adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
     """
 
     images: LabelledImages
@@ -57,7 +57,7 @@ class Pictures:
 
     @property
     def about(self) -> str:
-        """How the pictures were made, beyond what their captions say; "" for nothing."""
+        """How the pictures were made, as far as their captions do not say it; "" for nothing."""
         channels, height, width = self.images.shape
         notes = []
         if channels not in (1, 3):

@@ -1,4 +1,4 @@
-"""Where a result comes from: what it promises in words, its parameters, and the command that made it."""
+"""Where a result comes from: its guarantees in words, its parameters, and the command that made it."""
 
 from __future__ import annotations
 
