@@ -1,7 +1,7 @@
-"""Microbenchmarks of the native ops against what users write in PyTorch, and against the floor.
+"""Microbenchmarks of the native ops against users' PyTorch code, and against a lower bound, the floor.
 
-The floor is the least that the task could cost: a clone of as many bytes as the op writes or reads, or the forward
-passes (and gradients) of the net alone.
+The floor is the least that a task could cost: a clone of as many bytes as the op reads or writes, or only the forward
+passes (and gradients) of the net.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyrobust.microbench.timing import Case
 
 
 def all_cases(device: torch.device) -> Iterator[tuple[str, Case]]:
-    """Yield the subject and case of each comparison; the tensors of a case are made when it is reached."""
+    """Yield the subject and case of each comparison; the tensors of a case are made only when the case is yielded."""
     for subject in (smoothing, projections, attacks, bounds):
         for case in subject.cases(device):
             yield subject.__name__.rpartition(".")[2], case

@@ -18,7 +18,7 @@ from pyrobust.ops import linf_step
 from pyrobust.zoo import load_digits, load_model
 
 _EPSILON, _STEP = 8 / 255, 2 / 255
-# So small that no example is fooled, and every example takes all steps.
+# So small that no example is fooled; then every example takes all steps.
 _PGD_EPSILON, _STEPS = 1e-4, 20
 
 
@@ -31,7 +31,7 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def sign_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: float, epsilon: float) -> Tensor:
-    """Step along the gradient's sign, project onto the ball and the box [0, 1], as usual scripts do."""
+    """Step along the gradient's sign, and project onto the ball and the box [0, 1], as usual scripts do."""
     moved = x_adv + step * gradient.sign()
     return (x + (moved - x).clamp(-epsilon, epsilon)).clamp(0, 1)
 

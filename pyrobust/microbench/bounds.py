@@ -1,6 +1,6 @@
 """Lower bounds of the margins of a small net on l-infinity boxes; the floor is one forward pass.
 
-The native bounds are sound in floating point; those in PyTorch round to nearest, as usual scripts do.
+The native bounds are sound in floating point; the PyTorch bounds round to nearest, as usual scripts do.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def _case(bounded: BoundedModel, net: nn.Sequential, method: str, x_lower: Tenso
 
 
 def margin_rows(y: Tensor, classes: int) -> Tensor:
-    """Rows [B, K - 1, K] of logit[y] - logit[j], j != y ascending."""
+    """Rows [B, K - 1, K] of logit[y] - logit[j], for j != y in increasing order."""
     unit = torch.eye(classes, device=y.device)
     other = torch.arange(classes, device=y.device) != y.unsqueeze(1)
     return (unit[y].unsqueeze(1) - unit)[other].view(len(y), classes - 1, classes)
 
 
 def interval_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-    """Lower bounds of the margins by centre and radius through each layer (Gowal et al., 2018).
+    """Lower bounds of the margins; centre and radius are propagated through each layer (Gowal et al., 2018).
 
     The difference of logits is folded into the last layer, a Linear.
     """
@@ -92,7 +92,7 @@ def interval_through(layer: nn.Module, pair: Pair) -> Pair:
 
 
 def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-    """Lower bounds of the margins by backward passes from every ReLU and from the margins (Zhang et al., 2018)."""
+    """Lower bounds of the margins, by backward passes from every ReLU and from the margins (Zhang et al., 2018)."""
     layers = list(net)
     pair = box = (x_lower + x_upper) / 2, (x_upper - x_lower) / 2
     shapes: list[torch.Size] = []
@@ -114,7 +114,7 @@ def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tenso
 def _backward(
     layers: Sequence[nn.Module], shapes: Sequence[torch.Size], relaxed: dict[int, Pair], box: Pair, a: Tensor
 ) -> Tensor:
-    """Lower bounds [B, R] of the rows a [B, R, ...] of a layer's output on the box."""
+    """Lower bounds [B, R] on the box of linear functions of a layer's output, with coefficients a [B, R, ...]."""
     bias = torch.zeros(a.shape[:2], device=a.device)
     for i in reversed(range(len(layers))):
         layer = layers[i]
@@ -126,7 +126,7 @@ def _backward(
         elif isinstance(layer, nn.Conv2d):
             assert layer.bias is not None
             bias = bias + a.sum((3, 4)) @ layer.bias
-            # conv_transpose2d has to be told what a stride cuts off at the border.
+            # conv_transpose2d needs the rows and columns that a stride cuts off at the border.
             lost = [(n + 2 * p - k) % s for n, p, k, s in zip(shapes[i][1:], *_sizes(layer), strict=True)]
             flat = F.conv_transpose2d(a.flatten(0, 1), layer.weight, None, layer.stride, _sizes(layer)[0], lost)
             a = flat.unflatten(0, a.shape[:2])

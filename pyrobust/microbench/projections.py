@@ -1,4 +1,4 @@
-"""Projections onto norm balls and the simplex; the floor is a clone: one input read, one output written.
+"""Projections onto norm balls and the simplex; the floor is a clone, which reads one input and writes one output.
 
 The PyTorch expressions are those of usual scripts. They round to nearest, so about half of their l2 rows lie outside
 the ball.
@@ -19,7 +19,7 @@ HALVINGS = 60
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Yield the cases: one row, then the images of a batch."""
+    """Yield the cases: first one row, then a batch of images."""
     for rows, length in ((1, 3072), (256, 3072)):
         generator = torch.Generator(device).manual_seed(0)
         v = torch.randn(rows, length, device=device, generator=generator) * 0.1

@@ -1,7 +1,7 @@
 """Randomized smoothing: noisy batches, votes, and whole certificates.
 
-The floor of a noisy batch or of votes is a clone of the batch or of the logits; the floor of certificates is the
-forward passes of as many samples in batches of the same size.
+The floor of a noisy batch or of votes is a clone of the batch or of the logits; the floor of certificates is forward
+passes of the same number of samples in batches of the same size.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _grid_noise(shape: tuple[int, ...], device: torch.device) -> Case:
 
 
 def votes(rows: int, classes: int, images: int, device: torch.device) -> Case:
-    """Histograms of the votes of several images; the variants add to counts of their own, which they return."""
+    """Histograms of the votes of several images; each variant adds to its own counts, and returns them."""
     logits = torch.randn(rows, classes, device=device)
     image = torch.arange(rows, device=device) * images // rows
     counted = torch.zeros(images, classes + 1, dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""Timing side by side: variants take turns, so that drift of the machine's speed affects all of them equally."""
+"""Timing side by side: variants take turns, so that drift of the machine's speed affects all variants equally."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pyrobust.ops import build_info
 
 Call = Callable[[], object]
 
-# A measurement lasts at least this long; shorter calls are repeated within it.
+# A measurement lasts at least this long; shorter calls are repeated.
 _MIN_SECONDS = 0.02
 
 
 @dataclass
 class Case:
-    """Variants of one task. Ratios are relative to the first variant, the native one."""
+    """Variants of one task. Ratios are relative to the first variant, which is the native one."""
 
     name: str
     variants: dict[str, Call]
-    #: Minimum bytes moved or operations computed; times are quoted per item.
+    #: Minimum number of bytes moved or operations computed; times are stated per item.
     work: dict[str, float] = field(default_factory=dict)
     items: int = 1
     #: Calls whose time is subtracted from the variant of the same name, such as start-up.
     less: dict[str, Call] = field(default_factory=dict)
-    #: Names of the variant that a user would write in PyTorch, and of the one that bounds the time from below.
+    #: Names of the variant in a user's PyTorch code, and of the variant that bounds the time from below.
     plain: str = ""
     floor: str = ""
 
@@ -70,7 +70,7 @@ def _timed(call: Call, loops: int, device: torch.device) -> float:
 
 
 def measure(case: Case, repeats: int, device: torch.device, seconds: float = 0.0) -> dict[str, Timing]:
-    """Time the variants of a case in turns: ``repeats`` rounds, and more of them until ``seconds`` have passed."""
+    """Time the variants of a case in turns: at least ``repeats`` rounds, and more until ``seconds`` have passed."""
     end = time.perf_counter() + seconds
     loops: dict[str, int] = {}
     for name, call in case.variants.items():
@@ -108,7 +108,7 @@ def row(case: Case, times: dict[str, Timing]) -> dict[str, object]:
 
 
 def describe_machine(device: torch.device) -> dict[str, object]:
-    """Return what decides the times: processor, device, threads, versions, the native build and its instructions."""
+    """Return what the times depend on: processor, device, threads, versions, native build and instruction set."""
     return {
         "cpu": processor_name(),
         "cores": os.cpu_count(),

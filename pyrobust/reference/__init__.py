@@ -1,7 +1,7 @@
-"""Every native op in plain PyTorch: specification, oracle of the tests, baseline of the benchmarks.
+"""Every native op in plain PyTorch: specification, oracle of the tests, and baseline of the benchmarks.
 
 The functions have the signatures of those in ``pyrobust.ops``, and the noise follows
-docs/decisions/noise-contract.md step by step. They leave the checking of arguments to the ops.
+docs/decisions/noise-contract.md step by step. They do not check their arguments; the ops do.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
 
 # Assigned, not only imported: the reference pages show the string below an assignment.
 STAGES: Final = _STAGES
-"""Purposes that noise is drawn for, with their numbers in the counter: no two stages share a draw."""
+"""Purposes for which noise is drawn, with their numbers in the Philox counter: no two stages share a draw."""
 
 FAMILIES: Final = _FAMILIES
-"""Noise distributions, with their numbers in the counter; each has standard deviation sigma."""
+"""Noise distributions, with their numbers in the Philox counter; each has standard deviation sigma."""

@@ -13,8 +13,8 @@ def hyperplane_step(
 ) -> Tensor:
     """Find the smallest step onto a hyperplane within a box: reference of ``pyrobust.ops.hyperplane_step``.
 
-    Same signature and formula. The coordinates are put in the order in which they reach the face of the box as the
-    step grows; a running sum then tells which is the last to reach it.
+    Signature and formula are those of the op. The coordinates are sorted by the step size at which they reach the face
+    of the box; a running sum then tells which coordinate is the last to reach it.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
     >>> hyperplane_step(x, x, w, torch.tensor([-1.0]), "linf")
@@ -22,7 +22,7 @@ def hyperplane_step(
     """
     points, slopes = x.double(), w.double().nan_to_num(0.0, 0.0, 0.0)
     gap = ((slopes * (at.double() - points)).sum(-1) - value.double()).nan_to_num(0.0).unsqueeze(-1)
-    # A factor that is a power of two, so that squares do not vanish.
+    # The factor is a power of two; with it, squares do not vanish.
     exponent = slopes.abs().amax(-1, keepdim=True).frexp().exponent.clamp(-1000, 1000)
     factor = torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), -exponent)
     weight = (slopes.abs() * factor).expand_as(points)
@@ -38,7 +38,7 @@ def _by_rate(weight: Tensor, room: Tensor, gap: Tensor, norm: str) -> Tensor:
     moving = (room > 0) & (rate > 0)
     ends, order = torch.where(moving, room / rate, math.inf).sort(-1)
     full, slope = (torch.where(moving, a, 0.0).gather(-1, order) for a in (weight * room, weight * rate))
-    # The gain of the coordinates that reach their face before each end, and the slope of the others.
+    # The gain of the coordinates that reach their face before each end, and the slope of the other coordinates.
     before = full.cumsum(-1) - full
     remaining = slope.flip(-1).cumsum(-1).flip(-1)
     reached = before + ends.nan_to_num(posinf=0.0) * remaining >= gap

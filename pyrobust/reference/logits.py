@@ -1,4 +1,4 @@
-"""Losses of logits with their derivatives written out, and verdicts on attacks."""
+"""Losses of logits with explicit derivatives, and verdicts on attacks."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Te
 
 
 def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log(1 + exp(lead)), where lead is the log odds of the other classes, whose probability p is 1 / (1 + exp(-lead)).
+    """log(1 + exp(lead)), where lead is the log odds of the other classes: their probability p is 1 / (1 + exp(-lead)).
 
-    The derivative p·(softmax of the others - e_y) keeps its digits where p rounds to 0.
+    The derivative p·(softmax of the other classes - e_y), kept as two factors, stays precise where p rounds to 0.
     """
     index = y.unsqueeze(1)
     true_logit = z.gather(1, index)
@@ -63,18 +63,18 @@ def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _strongest_other(z: Tensor, y: Tensor) -> Tensor:
-    """The class k ≠ y of the largest logit, ties to the lowest, [B]; NaN is the largest."""
+    """The class k ≠ y with the largest logit, [B]; the lowest such class in a tie; NaN counts as largest."""
     order = z.argsort(dim=1, descending=True, stable=True)
     first, second = order[:, 0], order[:, 1]
     return torch.where(first == y, second, first)
 
 
 def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """(z_up - z_down), divided by the sorted logit of the first rank minus the mean of the other ranks' if any."""
+    """(z_up - z_down) / (logit of the first rank - mean logit of the other ranks); not divided without ranks."""
     up, down = up.unsqueeze(1), down.unsqueeze(1)
     value = z.gather(1, up) - z.gather(1, down)
     slope = torch.zeros_like(z).scatter_(1, down, -1.0)
-    slope.scatter_add_(1, up, torch.ones_like(value))  # added, since up may equal down
+    slope.scatter_add_(1, up, torch.ones_like(value))  # added, not set, since up may equal down
     scale = torch.ones_like(value)
     if ranks:
         top, order = (ranked[:, ranks] for ranked in z.sort(dim=1, descending=True, stable=True))

@@ -13,7 +13,7 @@ from torch import Tensor
 from .philox import MASK, philox4x32
 from .rounding import constant, fma, horner, sqrt
 
-#: Purposes that noise is drawn for; part of the counter, so that no two stages share a draw.
+#: Purposes for which noise is drawn; part of the counter, so that no two stages share a draw.
 STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
 #: Noise distributions, each with per-coordinate standard deviation sigma.
 FAMILIES: dict[str, int] = {"gaussian": 0, "uniform": 1, "laplace": 2}
@@ -54,20 +54,20 @@ def sample_noise(
 
     Args:
         x: [M, ...], float32 or float64 (float16 and bfloat16 are widened).
-        runs: (row, image, first, count) each: samples first … first + count - 1 of ``x[row]``, whose contract index is
-            ``image``.
+        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of ``x[row]``, whose
+            contract index is ``image``.
         sigma: standard deviation of every coordinate, positive.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        keys: Philox key of each run in place of the seed.
+        keys: Philox key of each run, used in place of the seed.
         normalize: (mean, std), each of length C = x.shape[1].
-        dtype: of the result: float32, float64, bfloat16 or float16; default x's.
+        dtype: dtype of the result: float32, float64, bfloat16 or float16. Default: that of x.
         memory_format: torch.contiguous_format, or torch.channels_last for a result of four dimensions.
         out: a batch [N, ...] to write to; it decides dtype and memory format.
 
     Returns:
-        [N, ...], N the sum of the counts.
+        [N, ...], where N is the sum of the counts.
 
     >>> x = torch.zeros(1, 2)
     >>> sample_noise(x, [(0, 7, 0, 3)], sigma=1.0, noise="uniform")
@@ -160,7 +160,7 @@ def unit_noise(
     >>> unit_noise(0, 0, 2, 3).shape
     torch.Size([2, 3])
     """
-    # Whole blocks of four: a normal variate needs its neighbour's word.
+    # Whole blocks of four words: a normal variate also needs its neighbour's word.
     blocks = -(-elements // 4)
     words = noise_words(image, first, count, 4 * blocks, noise=noise, stage=stage, seed=seed, device=device)
     if noise == "uniform":
@@ -186,10 +186,10 @@ def noise_words(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return the random 32-bit words behind ``unit_noise``; same arguments.
+    """Return the random 32-bit words behind ``unit_noise``, for the same arguments.
 
-    Element e of sample s has word e mod 4 of the Philox counter (⌊e / 4⌋, s, image, stage · 256 + family), the seed
-    being the key.
+    Element e of sample s has word e mod 4 of the Philox counter (⌊e / 4⌋, s, image, stage · 256 + family), with the
+    seed as key.
 
     Returns:
         [count, elements], int64, words in [0, 2**32).
@@ -218,7 +218,7 @@ def minus_two_log(words: Tensor) -> Tensor:
     tensor([44.3614,  1.3863,  0.0000])
     """
     v = words.float() + 0.5
-    shifted = v.view(torch.int32) - 0x3F3504F3  # 0x3f3504f3 is √½: the mantissa runs from there to √2
+    shifted = v.view(torch.int32) - 0x3F3504F3  # 0x3f3504f3 is √½: the mantissa is between √½ and √2
     mantissa = ((shifted & 0x007FFFFF) + 0x3F3504F3).view(torch.float32)
     exponent = shifted >> 23
     c = (31 - exponent).float() * constant(1.38629436, v)
@@ -229,8 +229,8 @@ def minus_two_log(words: Tensor) -> Tensor:
 def _box_muller(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Two normal variates from the words of a radius and of an angle.
 
-    The angle's top bit is a sign, the next swaps the two, the other thirty give the position within an eighth of a turn
-    to either side of the axis. Sine and cosine are within 1e-7.
+    The angle's top bit is a sign, the next bit swaps the two variates, and the other thirty bits give the position
+    within an eighth of a turn to either side of the axis. Sine and cosine are within 1e-7.
     """
     radius = _set_sign(sqrt(minus_two_log(a >> 1)), d)
     x = _signed((d << 2) & MASK).float() * 2.0**-31
@@ -242,7 +242,7 @@ def _box_muller(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _signed(words: Tensor) -> Tensor:
-    """The words read as signed 32-bit integers."""
+    """The words, reinterpreted as signed 32-bit integers."""
     return words - ((words >> 31) << 32)
 
 

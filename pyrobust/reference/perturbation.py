@@ -13,7 +13,8 @@ from .rounding import _two_sum
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
     """Add z to x, rounded toward x, then clipped to the box: reference of ``pyrobust.ops.add_perturbation``.
 
-    Each element is the number of x's dtype nearest to x + z among those between x and x + z and in [lower, upper].
+    Each element is, of the numbers of x's dtype that lie between x and x + z and in [lower, upper], the one nearest to
+    x + z.
 
     Args:
         x: float, in [lower, upper].
@@ -38,7 +39,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
 
 
 def _toward(value: Tensor, target: Tensor) -> Tensor:
-    """The neighbour of value, of the same dtype, on the side of target."""
+    """The neighbour of value in its dtype, on the side of target."""
     if value.dtype == torch.float64:
         return value.nextafter(target)
     # torch has no nextafter for 16-bit floats; the bits of magnitudes are ordered.

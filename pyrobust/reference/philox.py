@@ -16,12 +16,12 @@ _ROUNDS = 10
 def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
     """Return four random words for each counter: Philox4x32 with ten rounds.
 
-    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Each key gives a bijection of
-    the counters: distinct counters never give the same four words.
+    The source is Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Each key gives
+    a bijection of the counters: distinct counters never give the same four words.
 
     Args:
         key: [..., 2], int64, 32-bit words in [0, 2**32), the low word first.
-        counter: [..., 4], int64, 32-bit words as in the key. The leading dimensions of both are broadcast.
+        counter: [..., 4], int64, 32-bit words as in the key. The leading dimensions of key and counter are broadcast.
 
     Returns:
         [..., 4], int64, words in [0, 2**32).
@@ -33,7 +33,7 @@ def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
     key0, key1 = key.unbind(-1)
     c0, c1, c2, c3 = counter.unbind(-1)
     for _ in range(_ROUNDS):
-        # A product of two words wraps in signed 64 bits; its bits are right all the same.
+        # A product of two words wraps in signed 64 bits; its bits are nevertheless correct.
         product0 = c0 * _MULTIPLIERS[0]
         product1 = c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (

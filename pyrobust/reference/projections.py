@@ -1,7 +1,7 @@
 """Euclidean projections onto the simplex, the l1 ball, and the intersection of l1 ball and box.
 
-Float64 throughout, with one rounding to the dtype of the argument at the end. Thresholds are found by sorting; rows are
-shifted first, so that the deciding numbers are small and nothing cancels.
+All computations are in float64, with one rounding to the argument's dtype at the end. Thresholds are found by sorting;
+rows are shifted first, so that the deciding numbers are small and nothing cancels.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from torch import Tensor
 def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
     """Project each row onto {z ≥ 0, Σ z = radius}: reference of ``pyrobust.ops.project_simplex``.
 
-    zᵢ = max(vᵢ - θ, 0) with θ such that Σ z = radius. With v sorted downwards, θ = (v₁ + … + v_k - radius) / k for the
-    largest k whose v_k is above this θ. Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974; Duchi,
-    Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for learning in high dimensions", 2008.
+    zᵢ = max(vᵢ - θ, 0) with θ such that Σ z = radius. With v in descending order, θ = (v₁ + … + v_k - radius) / k for
+    the largest k whose v_k is above this θ. Sources: Held, Wolfe and Crowder, "Validation of subgradient optimization",
+    1974; Duchi, Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for learning in high
+    dimensions", 2008.
 
     Args:
         v: [..., D], float, D ≥ 1.
@@ -33,8 +34,8 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
 def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
     """Project each row onto {‖z‖₁ ≤ radius}: reference of ``pyrobust.ops.project_l1_ball``.
 
-    Rows inside stay; the magnitudes of the others are projected onto the simplex and get their signs back (Duchi et
-    al., 2008).
+    Rows inside the ball stay; the magnitudes of other rows are projected onto the simplex and get their signs back
+    (Duchi et al., 2008).
 
     Args:
         v: [..., D], float.
@@ -60,11 +61,11 @@ def project_l1_ball_box(
 ) -> Tensor:
     """Project each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
 
-    Reference of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room of xᵢ
-    in the direction of δᵢ. θ = 0 if this z is in the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in
-    θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the two with the radius between their
-    sums, and θ follows by linear interpolation. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks
-    on image classifiers", 2021.
+    Reference of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the distance
+    from xᵢ to the end of [lower, upper] in the direction of δᵢ. θ = 0 if this z is in the ball, else the θ with Σ |z| =
+    radius. Σ |z| is piecewise linear in θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the
+    two neighbours whose sums enclose the radius, and linear interpolation then gives θ. Source: Croce and Hein, "Mind
+    the box: l1-APGD for sparse adversarial attacks on image classifiers", 2021.
 
     Args:
         delta: [B, ...], float.
@@ -84,7 +85,7 @@ def project_l1_ball_box(
         return delta.clone()
     y, point = delta.double().flatten(1).reshape(len(delta), -1), x.double().reshape(len(x), -1)
     column = _column(radius, y)
-    # No |zᵢ| exceeds the radius, so more room makes no difference.
+    # No |zᵢ| exceeds the radius, so a uᵢ above it makes no difference.
     room = torch.where(y > 0, upper - point, point - lower).minimum(column)
     magnitude = y.abs()
     z = magnitude.minimum(room)
@@ -107,7 +108,7 @@ def _column(radius: float | Tensor, v: Tensor) -> Tensor:
 
 def _simplex(v: Tensor, radius: Tensor) -> Tensor:
     """The projection of v [..., D] onto the simplex of radius [..., 1], both float64."""
-    # Entries below the row's maximum by the radius or more are zero in the result and do not count.
+    # Entries that are below the row's maximum by at least the radius are zero in the result, and do not count.
     w = (v - v.amax(-1, keepdim=True)).maximum(-radius)
     ordered = w.sort(descending=True).values
     excess = ordered.cumsum(-1) - radius
@@ -115,7 +116,7 @@ def _simplex(v: Tensor, radius: Tensor) -> Tensor:
     support = (k * ordered > excess).sum(-1, keepdim=True).clamp(min=1)
     threshold = excess.gather(-1, support - 1) / support
     z = (w - threshold).clamp(min=0)
-    # One step of Newton's method undoes the rounding of the running sums.
+    # One step of Newton's method corrects the rounding of the running sums.
     threshold = threshold + (z.sum(-1, keepdim=True) - radius) / support
     return (w - threshold).clamp(min=0)
 
@@ -123,8 +124,8 @@ def _simplex(v: Tensor, radius: Tensor) -> Tensor:
 def _bracket(magnitude: Tensor, room: Tensor, points: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     """The last of the descending points with Σ clip(magnitude - point, 0, room) < radius, and the next one.
 
-    All [B, ...], float64, the radius [B, 1]. The first two points if even the first reaches the radius; the last point
-    twice if none does.
+    All arguments are float64 [B, ...], the radius [B, 1]. The result is the first two points if even the first reaches
+    the radius, and the last point twice if no point does.
     """
     last = points.shape[1] - 1
     below = torch.zeros_like(radius, dtype=torch.int64)

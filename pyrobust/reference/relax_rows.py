@@ -18,7 +18,7 @@ def relax_rows(
 
     Args:
         a: [R, n]; updated.
-        image: [R], row of the other arguments.
+        image: [R], index of each row's image in the other arguments.
         lower_slope: [B, n].
         upper_slope: [B, n].
         lower_intercept: [B, n].
@@ -41,7 +41,7 @@ def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tens
 
     Args:
         a: [R, n].
-        image: [R], row of the other arguments.
+        image: [R], index of each row's image in the other arguments.
         low: [B, n].
         high: [B, n].
 

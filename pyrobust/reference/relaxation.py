@@ -1,4 +1,4 @@
-"""The linear relaxation of ReLU in coefficients."""
+"""The linear relaxation of ReLU, applied to coefficients."""
 
 from __future__ import annotations
 

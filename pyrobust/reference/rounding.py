@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a·b + c with one rounding, in float32 (all three are float32) or float64 (a and c are float64, b is float32).
+    """a·b + c with one rounding, in float32 (if all are float32) or float64 (a and c are float64, b is float32).
 
-    float32: the product of two float32 is exact in float64; the sum is rounded to odd in float64, so that rounding it
-    to float32 equals rounding the exact value. float64: Boldo and Melquiond, "Emulation of a FMA and correctly rounded
-    sums: proved algorithms using rounding to odd", IEEE Trans. Computers 2008; correct unless a·b has bits below the
-    smallest float64.
+    In float32, the product of two float32 numbers is exact in float64; the sum is rounded to odd in float64, so that
+    rounding it to float32 equals rounding the exact value. The float64 version follows Boldo and Melquiond, "Emulation
+    of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 2008; it is
+    correct unless a·b has bits below the smallest float64.
 
     >>> one = torch.tensor(1.0)
     >>> ulp = torch.tensor(2.0**-12)
@@ -32,7 +32,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Evaluate the polynomial with these coefficients of x⁰, x¹, … by fma from the highest; float32."""
+    """Evaluate the polynomial with these coefficients of x⁰, x¹, … by fma from the highest power on; float32."""
     result = constant(coefficients[-1], x).expand_as(x)
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, constant(coefficient, x))
@@ -47,9 +47,9 @@ def constant(value: float, like: Tensor) -> Tensor:
 def sqrt(x: Tensor) -> Tensor:
     """The square root, rounded once, of a float32 tensor.
 
-    Computed in float64 first: no float32 has a square root so near the middle between two float32 that the second
-    rounding could go wrong (Figueroa, "When is double rounding innocuous?", 1995), whichever library computes the
-    float64 root.
+    The root is computed in float64 first: no float32 number has a square root so near the midpoint of two float32
+    numbers that the second rounding could go wrong (Figueroa, "When is double rounding innocuous?", 1995), whichever
+    library computes the float64 root.
     """
     return torch.sqrt(x.double()).float()
 
@@ -74,7 +74,7 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def _round_to_odd(total: Tensor, error: Tensor) -> Tensor:
     """Round total + error to odd: total if exact, else the neighbour whose last bit is set.
 
-    A later rounding to fewer bits then knows the side of the midpoint on which the exact sum lies.
+    A later rounding to fewer bits can then tell on which side of a midpoint the exact sum lies.
     """
     even = total.view(torch.int64) & 1 == 0
     inexact = error.abs() > 0  # not "!= 0": the error of an infinity is NaN, and an infinity stays as it is

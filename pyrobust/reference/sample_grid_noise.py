@@ -35,26 +35,26 @@ def sample_grid_noise(
 ) -> tuple[Tensor, Tensor]:
     """Pack noisy copies of images on a grid: reference of ``pyrobust.ops.sample_grid_noise``, bit for bit.
 
-    The copies are (k + J)·p / q for step = p/q, rounded once, then (· - mean[c]) / std[c] if ``normalize`` is given, in
-    float64 for a float64 result and in float32 otherwise, then rounded to the dtype of the result. J is
+    For step = p/q, the copies are (k + J)·p / q, rounded once, then (· - mean[c]) / std[c] if ``normalize`` is given,
+    in float64 for a float64 result and in float32 otherwise, then rounded to the dtype of the result. J is
     ``grid_integers``.
 
     Args:
         k: [M, ...], int32.
-        runs: (row, image, first, count) each: samples first … first + count - 1 of ``k[row]``, whose contract index is
-            ``image``.
+        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of ``k[row]``, whose
+            contract index is ``image``.
         sigma: standard deviation before rounding, positive; exactly this float.
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        keys: Philox key of each run in place of the seed.
+        keys: Philox key of each run, used in place of the seed.
         normalize: (mean, std), each of length C = k.shape[1].
-        dtype: of the result: float32, float64, bfloat16 or float16.
+        dtype: dtype of the result: float32, float64, bfloat16 or float16.
         memory_format: torch.contiguous_format, or torch.channels_last for a result of four dimensions.
         out: a batch [N, ...] to write to; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...], N the sum of the counts, and bool [N]: which rows hold a tail.
+        The batch [N, ...], where N is the sum of the counts, and bool [N]: whether each row has a tail value.
 
     >>> k = torch.zeros(1, 3, dtype=torch.int32)
     >>> sample_grid_noise(k, [(0, 7, 0, 2)], sigma=0.5, step=Fraction(1, 16))[0] * 16
@@ -99,7 +99,7 @@ def grid_integers(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return the contract's J, Gaussian noise in grid steps: its distribution function inverted at 96 random bits.
+    """Return the contract's J, Gaussian noise in grid steps, by inverting its distribution function at 96 random bits.
 
     Args:
         image: contract index of the image, in [0, 2**32).
@@ -110,10 +110,10 @@ def grid_integers(
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        device: of the result.
+        device: device of the result.
 
     Returns:
-        [count, elements], int64; ± (reach + 1) for the tails.
+        [count, elements], int64; values in the tails are ± (reach + 1).
 
     >>> grid_integers(7, 0, 1, 3, sigma=0.5, step=Fraction(1, 16))
     tensor([[-10,  14, -14]])
@@ -131,10 +131,10 @@ def grid_integers(
 
 @functools.lru_cache(maxsize=32)
 def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
-    """The distribution function of J in units of 2⁻⁹⁶, rounded toward ½, to which 96 random bits are compared.
+    """The distribution function of J in units of 2⁻⁹⁶, rounded toward ½; 96 random bits are compared with it.
 
-    2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach: below the first threshold lies the lower tail, from the last
-    one on the upper tail.
+    The values are 2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach. The lower tail is below the first threshold;
+    the upper tail begins at the last one.
 
     >>> cuts = thresholds(0.5, Fraction(1, 1))
     >>> [round(cut / 2**96, 4) for cut in cuts]
@@ -149,7 +149,7 @@ def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
 
 
 def _lower_tail(z: Fraction) -> int:
-    """⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …), in ninety digits."""
+    """⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …), computed with ninety digits."""
     if z > 15:
         return 0  # Φ(-15) is 2⁻¹⁶⁸
     with localcontext(Context(prec=_DIGITS)):
@@ -165,7 +165,7 @@ def _lower_tail(z: Fraction) -> int:
 
 @functools.cache
 def _pi() -> Decimal:
-    """π by Euler's series 2·Σ k!/(2k + 1)!!, whose terms at least halve."""
+    """π by Euler's series 2·Σ k!/(2k + 1)!!, in which each term is at most half the one before."""
     with localcontext(Context(prec=_DIGITS + 10)):
         total, term, k = Decimal(0), Decimal(2), 0
         while term > Decimal(1).scaleb(-_DIGITS - 5):

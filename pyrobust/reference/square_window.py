@@ -1,4 +1,4 @@
-"""A proposal of the Square attack, with masks for its windows."""
+"""A proposal of the Square attack, computed with masks for the windows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def square_window(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Move the budget of two windows into the first: reference of ``pyrobust.ops.square_window``.
+    """Move the budget of two windows into the first one: reference of ``pyrobust.ops.square_window``.
 
-    Same signature and formula.
+    Signature and formula are those of the op.
 
     >>> x, u = torch.full((1, 1, 1, 4), 0.5), torch.tensor([[0.0, -1.0, 0.0, 1.0, 1.0, 1.0]])
     >>> square_window(x, x, u, torch.tensor([[0.6, -0.8], [0.6, -0.8]]).double(), 0.25, (1, 2), "l2")

@@ -129,7 +129,7 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
 
 
 def _step_rows(curve: RobustnessCurve) -> tuple[list[Row], list[Row], list[Row]]:
-    """Quartiles of the distance, robust accuracy at epsilons, and what other attacks confirmed."""
+    """Rows with quartiles of the distance, with robust accuracy at epsilons, and with other attacks' confirmations."""
     names = (f"{curve.norm} distance, lower quartile", "median", "upper quartile")
     quartiles: list[Row] = [
         (name, "inf" if math.isinf(value) else Quantity(value, text=f"{value:.4g}"), "", "")

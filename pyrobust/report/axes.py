@@ -15,7 +15,7 @@ from pyrobust.zoo.files import write_atomically
 #: Formats of figures, by the ending of their files.
 FIGURE_FORMATS = ("png", "pdf", "svg")
 # Colours at least 26 apart in CIELAB, also under the three kinds of colour blindness as simulated by Machado, Oliveira
-# and Fernandes (2009). There are three steps of grey; lines of the same step differ in their dashes.
+# and Fernandes (2009). In greyscale they have three levels; lines of one level differ in their dashes.
 _INKS = ("#1f4e79", "#b3541e", "#49b5a6", "#0d0d0d", "#8a6fd0", "#c89b00")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (10, 2)))
 _WIDTH, _AXES, _ABOVE, _LABEL, _LINE, _GAP = 7.0, 3.2, 0.38, 0.62, 0.118, 0.05  # inches

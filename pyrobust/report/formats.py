@@ -23,7 +23,7 @@ from pyrobust.frames import Tabular, html_table
 
 # Enough digits to represent every double exactly.
 _EXACT = Context(prec=400)
-# Width added to each column's contents, on a narrow terminal.
+# Smallest width of a column on a narrow terminal, even if its contents need less.
 _NARROWEST = 12
 
 

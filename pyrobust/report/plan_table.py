@@ -10,7 +10,7 @@ from pyrobust.metrics import SweepTime
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.smoothing import Plan, PlannedMethod
 
-# Units of wall times, from the largest.
+# Units of wall times, largest first.
 _UNITS = ((3600, "h"), (60, "min"))
 
 
@@ -19,7 +19,7 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
 
     Args:
         plan: result of ``pyrobust.smoothing.plan``.
-        budget: total samples; adds a row with the number of images that they suffice for.
+        budget: total number of samples; adds a row with the number of images for which the samples suffice.
 
     Returns:
         A table to print or to write, with the recommendation in its notes.
@@ -76,7 +76,7 @@ def time_table(times: Mapping[str, Sequence[SweepTime]], notes: Sequence[str] = 
 
     Args:
         times: results of ``pyrobust.metrics.sweep_time``, by the name of the method or the run.
-        notes: lines below the table, before its own.
+        notes: lines below the table, before the table's own notes.
 
     Returns:
         A table to print or to write.
@@ -125,5 +125,5 @@ def time_table(times: Mapping[str, Sequence[SweepTime]], notes: Sequence[str] = 
 
 
 def _digits(value: float) -> str:
-    """Three digits, and all before the point."""
+    """Format a number with three digits, or with all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

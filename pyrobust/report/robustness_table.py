@@ -25,18 +25,18 @@ _QUARTILES = ("lower quartile", "median", "upper quartile")
 
 
 def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTable:
-    """Compare runs of attacks and verifications: clean accuracy, and robust accuracy between its two bounds.
+    """Compare runs of attacks and verifications: clean accuracy, and two bounds of robust accuracy.
 
-    One column per classifier and data set. A row per norm, epsilon and method holds the share that is verified, a
-    proved lower bound of robust accuracy, or the share that withstood the attack, an upper bound. If an attack on the
-    same model and data broke a verified image, one of the two is at fault, and the notes report it.
+    One column per classifier and data set. Each row, for one norm, epsilon and method, has either the verified share,
+    which is a lower bound of robust accuracy, or the share that withstood the attack, which is an upper bound. If an
+    attack on the same model and data broke a verified image, attack or verification is wrong, and the notes report it.
 
-    Minimum-norm runs have rows at the epsilons of the other runs and at round numbers, and for the quartiles of the
-    distance.
+    Minimum-norm runs have rows at the epsilons of the other runs and at round numbers, and rows for the quartiles of
+    the distance.
 
     Args:
-        runs: of kind attack, or of kind verify at given epsilons, each with at least one image; minimum-norm runs of
-            one data set and the same images.
+        runs: runs of kind attack, or of kind verify at given epsilons, each with at least one image; minimum-norm runs
+            of one data set must have the same images.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
@@ -73,7 +73,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
                     quartiles.setdefault(row, {})[column] = "inf" if math.isinf(value) else Quantity(value)
             for (norm, epsilon, what), rate in rates_of(run, alpha, epsilons.get(norm_of(run.parameters), [])).items():
                 key = (norm, epsilon, f"{what}, {_method(run)}")
-                if column in cells.get(key, {}):  # two runs of one method, with other seeds or images
+                if column in cells.get(key, {}):  # two runs of one method, with different seeds or images
                     key = (norm, epsilon, f"{key[2]}, {names[checked.index(run)]}")
                 cells.setdefault(key, {})[column] = rate
     bounds: list[Row] = [
@@ -141,7 +141,7 @@ def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> 
     """Epsilons by norm at which minimum-norm runs are shown: round numbers, and those of the other runs."""
     common: dict[str, list[float]] = {}
     for curve in curves:
-        # The widest range covers the others; lists of round numbers compare by their last.
+        # The widest range covers the others; its last number is the largest.
         common[curve.norm] = max(
             common.get(curve.norm, []), default_epsilons(curve), key=lambda epsilons: epsilons[-1:]
         )
@@ -153,14 +153,14 @@ def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> 
 
 
 def rates_of(run: Run, alpha: float, epsilons: Sequence[float] = ()) -> dict[tuple[str, float, str], Rate]:
-    """Bounds of a run by norm, epsilon and kind; those of a minimum-norm run at the epsilons given."""
+    """Bounds of a run by norm, epsilon and kind; for a minimum-norm run, at the given epsilons."""
     kind, norm = run.header.type, norm_of(run.parameters)
     sizes = epsilons if kind.stepwise else kind.epsilons_of(run.parameters)
     return {(norm, size, kind.outcome): kind.rate(run, size, alpha) for size in sizes}
 
 
 def by_classifier(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
-    """Group runs by model and data: names of the model, hashes of the model and of the data."""
+    """Group runs by name of the model and hashes of model and data."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         header = run.header
@@ -189,7 +189,7 @@ def _share(rate: Rate | None) -> Cell:
 
 
 def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """Notes on images that one run verified and another broke within the verified radius."""
+    """Notes on images that one run verified and another run broke within the verified radius."""
 
     def subject(run: Run) -> tuple[Any, ...]:
         return (run.header.model_sha256, run.header.data_sha256, norm_of(run.parameters))

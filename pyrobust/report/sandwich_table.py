@@ -21,7 +21,8 @@ _COLUMNS = (Column("", "left"), Column("certified"), Column("undecided"), Column
 
 
 def sandwich_radii(both: Sandwich) -> list[float]:
-    """Radii for the table of a sandwich: AutoAttack's epsilons, and round numbers up to where most examples are broken.
+    """Radii for the table of a sandwich: AutoAttack's epsilons, and round numbers up to one where most examples are
+    broken.
 
     >>> from pyrobust.evaluation.sandwich import sandwich
     >>> from pyrobust.zoo import load_data, load_model
@@ -39,7 +40,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
     """Shares certified, undecided and attacked at radius 0 (clean) and at other radii, and quartiles of both bounds.
 
     Args:
-        run: of kind sandwich, with at least one image.
+        run: a run of kind sandwich, with at least one image.
         radii: finite, at least 0. Default: `sandwich_radii`.
         alpha: probability that one of the intervals misses, in (0, 1).
 
@@ -76,7 +77,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
 
 
 def _share_rows(both: Sandwich, radii: Sequence[float], alpha: float) -> list[Row]:
-    """Return the row of radius 0 and one for each of the positive radii."""
+    """Return the row of radius 0, and one row for each positive radius."""
     shares = both.shares([0.0, *radii], alpha)
     labels = ["radius 0 (clean)", *(f"{both.norm} radius {number_text(radius)}" for radius in shares.radii[1:])]
     return [

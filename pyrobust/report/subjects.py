@@ -50,12 +50,12 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log: by its own name, with its folder where several share it, with a number where they share both."""
+    """Name each log by its own name, with its folder if logs share the name, and a number if they share both."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 
 def distinct_run_names(runs: Sequence[Run]) -> list[str]:
-    """Name each run by its file, or by its model if it is in memory, as `distinct_names` does for logs."""
+    """Name each run by its file, or by its model if the run is in memory, as `distinct_names` does for logs."""
     paths = [run.path for run in runs]
     names = [run.header.model if path is None else path.stem for run, path in zip(runs, paths, strict=True)]
     return _distinct(names, [Path() if path is None else path for path in paths])
@@ -69,7 +69,7 @@ def _distinct(names: list[str], paths: Sequence[Path]) -> list[str]:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Number names that several share.
+    """Number names that occur more than once.
 
     >>> distinct(["net", "net"])
     ['net', 'net (2)']

@@ -1,4 +1,4 @@
-"""Summaries of runs for programs: what was run, and every rate with its interval, as plain values."""
+"""Summaries of runs for programs: parameters of the run, and every rate with its interval, as plain values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyrobust.runs.kinds.sandwich import Sandwiched
 from pyrobust.runs.kinds.verify import Verify
 
 _HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
-# Columns that are summed for an attack that leaves out what is proved.
+# Columns that are summed for an attack that leaves out proved images.
 _PROOFS = {"proved": "proved", "seconds": "proof_seconds", "rows_saved": "rows_saved"}
 
 
@@ -33,17 +33,17 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
     """Summarize a run as plain dictionaries, lists, numbers and strings.
 
     Args:
-        run: of any kind, with at least one image.
-        radii: radii of certified accuracies, at least 0; default: those of the run's table. Attacks and predictions
+        run: a run of any kind, with at least one image.
+        radii: radii of certified accuracies, at least 0; default: the radii of the run's table. Attacks and predictions
             have none.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
         ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's fields and ``interval_alpha``;
-        ``clean_accuracy`` (of the smoothed classifier for certifications and predictions) and the rates of the kind,
-        each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A certification has the distribution of p_A
-        first ("p_a", None for a sequential run) and the average certified radius last. A minimum-norm attack has a
-        robust accuracy at each of a few epsilons, and the quartiles of the distance, None where infinite.
+        ``clean_accuracy`` (for certifications and predictions, that of the smoothed classifier) and the rates of the
+        kind, each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A certification has the distribution
+        of p_A first ("p_a", None for a sequential run) and the average certified radius last. A minimum-norm attack has
+        a robust accuracy at each of a few epsilons, and the quartiles of the distance (None for infinity).
 
     Raises:
         InputError: the run holds no image, or a radius or alpha is out of range.
@@ -129,7 +129,7 @@ def _certified_first(run: Run, radii: Sequence[float] | None, alpha: float) -> d
 
 
 def _p_a(run: Run, alpha: float) -> dict[str, Any]:
-    """The distribution of p_A; nothing for a sequential run."""
+    """The distribution of p_A; None for a sequential run."""
     curve = survival_of(log_of_run(run))
     if curve is None:
         return {"p_a": None}
@@ -180,7 +180,7 @@ def _sandwiched(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[s
     }
 
 
-# What a summary has besides the rates of the kind; also that of its subclasses.
+# What a summary has besides the rates of a kind; it applies to the kind's subclasses, too.
 _RATES: dict[type, Callable[[Run, Sequence[float] | None, float], dict[str, Any]]] = {
     Certify: _certified,
     Verify: _verified,

@@ -34,14 +34,14 @@ _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False)
 def default_radii(run: Run) -> list[float]:
     """Radii for a table of a certification.
 
-    For a sequential run, the radii that it decided; for any other, 0, 0.25, … up to its largest certified radius, in
-    wider steps where these would be more than twelve, and in round steps where they would be fewer than four.
+    For a sequential run, these are the radii that it decided; for any other run, 0, 0.25, … up to its largest certified
+    radius, in wider steps if there were more than twelve radii, and in round steps if there were fewer than four.
 
     Args:
-        run: of kind certify.
+        run: a run of kind certify.
 
     Returns:
-        Rising radii.
+        Increasing radii.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -58,18 +58,18 @@ def default_radii(run: Run) -> list[float]:
 def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
     """Distribution of p_A, certified accuracy at several radii, and the average certified radius, with intervals.
 
-    p_A is the share k/n of an image's noisy samples in the correct class, an estimate, and 0 where the smoothed
-    prediction is wrong or abstains. The table has its quartiles, and the share of images above several values; a
-    sequential run has none. The average radius comes last, because it does not rank classifiers.
+    p_A is estimated by the share k/n of an image's noisy samples in the correct class, and is 0 where the smoothed
+    prediction is wrong or abstains. The table has quartiles of p_A, and the share of images above several values; for a
+    sequential run, it has neither. The average radius comes last, because it does not rank classifiers.
 
     Args:
-        run: of kind certify, with at least one image.
+        run: a run of kind certify, with at least one image.
         radii: at least 0, in the unit of the input; default: `default_radii`.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes are the lines of `describe_run`, and what p_A and the average radius
-        are.
+        A table to print or to write; its notes are the lines of `describe_run`, and definitions of p_A and the average
+        radius.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a radius is negative.
@@ -88,7 +88,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     accuracies = run.certified_accuracy(radii)
     totals = _prediction_rows(run, alpha)
     if "samples" in run.table:
-        # The radii of a sequential run do not exceed those asked for: their mean would say little.
+        # The radii of a sequential run do not exceed the requested ones: their mean would say little.
         samples = float(run.table["samples"].mean())
         totals.append(("mean samples of an image", Quantity(samples, text=f"{samples:,.0f}"), "", ""))
         undecided = sum("1" in digits for digits in run.table["undecided"].tolist())
@@ -112,7 +112,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """Accuracy and abstentions of a run with the smoothed classifier.
 
     Args:
-        run: of kind certify or predict, with at least one image.
+        run: a run of kind certify or predict, with at least one image.
         alpha: probability that the interval of the accuracy misses, in (0, 1).
 
     Returns:
@@ -141,7 +141,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     With epsilons, the table also counts the images that each stage verified or falsified, and the unknown ones.
 
     Args:
-        run: of kind verify, with at least one image.
+        run: a run of kind verify, with at least one image.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
@@ -185,10 +185,10 @@ def table_of(run: Run, **options: Any) -> ReportTable:
 
 
 def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Clean accuracy and the other rates of a run, with their intervals: the table for kinds that have no other.
+    """Clean accuracy and the other rates of a run, with their intervals: the table for kinds without one of their own.
 
     Args:
-        run: of any kind, with at least one image.
+        run: a run of any kind, with at least one image.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
@@ -231,7 +231,7 @@ def check_images(run: Run) -> None:
 def _prediction_rows(run: Run, alpha: float) -> list[Row]:
     check_images(run)
     correct, abstained = run.clean_accuracy(alpha), int((run.table["prediction"] < 0).sum())
-    # A sequential run gives an image up before it knows whether it would abstain.
+    # A sequential run may give up an image before it is known whether the prediction abstains.
     without = "abstained or given up" if run.header.type.sampled_by_votes else "abstained"
     return [
         ("images", "", len(run), ""),
@@ -281,7 +281,7 @@ def _radius_rows(run: Run, alpha: float) -> list[Row]:
 
 
 def _verdict_rows(run: Run, epsilon: float, alpha: float) -> list[Row]:
-    """Rows of one epsilon: the verified rate, then the images of each verdict by the stage that gave it."""
+    """Rows of one epsilon: the verified rate, then the number of images by verdict and stage."""
     verdicts = run.verdicts(epsilon)
     verified = int((verdicts["verdict"] == "verified").sum())
     name = f"verified at {norm_of(run.parameters)} epsilon {number_text(epsilon)}"
@@ -312,6 +312,6 @@ def share_cell(share: float) -> Quantity:
 
 
 def no_class_rows(run: Run) -> list[Row]:
-    """Images without a predicted class, clean or attacked; no row where every image has one."""
+    """Rows of the images without a predicted class, clean or attacked; no row if every image has one."""
     count = int(((run.table["prediction"] < 0) | (run.table.get("adversarial", run.table["prediction"]) < 0)).sum())
     return [(*count_cells("logits NaN or inf, counted wrong", count, run), "")] if count else []

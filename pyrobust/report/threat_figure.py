@@ -6,7 +6,7 @@ from pyrobust.errors import InputError
 from pyrobust.report.axes import Frame, LineStyles
 from pyrobust.report.formats import Quantity, ReportTable
 
-# More captions than these leave no figure on a page.
+# More captions would leave no room for the figure on a page.
 _MOST = 40
 
 
@@ -14,7 +14,7 @@ def success_frame(table: ReportTable) -> Frame:
     """Draw the success rates of a table with their intervals, to be rendered in any number of formats.
 
     Args:
-        table: of `threat_table`; of more than 40 rows the first 40 are drawn, and a caption says so.
+        table: table made by `threat_table`; of more than 40 rows, the first 40 are drawn, and a caption says so.
 
     Returns:
         The figure.
@@ -39,7 +39,7 @@ def success_frame(table: ReportTable) -> Frame:
     captions += [f"{left_out} further rows are in the table."] if left_out else []
     frame = Frame(table.title, names[0], "success rate (%)", [*captions, "\n".join(table.notes[:3])])
     lines = []
-    solid = {"linestyle": "-", "linewidth": 2.5}  # dashes would hide the ends; numbers tell the rows apart
+    solid = {"linestyle": "-", "linewidth": 2.5}  # dashes would hide the ends; numbers distinguish the rows
     for i, (row, style) in enumerate(zip(shown, LineStyles().of(range(len(shown))), strict=True), 1):
         rate = row[rate_column]
         if not isinstance(rate, Quantity) or rate.lower is None or rate.upper is None:

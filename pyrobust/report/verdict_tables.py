@@ -1,4 +1,4 @@
-"""Tables of verdicts on threats: success rates by group, judges against labels and each other, models side by side."""
+"""Tables of verdicts on threats: success rates by group, and comparisons of judges with labels, judges and models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pyrobust.threats.units import Key, grouped, judges_of, prompts_of
 _BEHAVIOURS = (
     "Sample: the behaviours, which are taken for independent draws; attempts at one depend on each other in any way."
 )
-# Names of models may hold system prompts.
+# Names of models may contain system prompts.
 _LONGEST = 100
 
 
@@ -45,16 +45,16 @@ def threat_tables(
     """Make all tables that the verdicts allow, by name.
 
     Args:
-        verdicts: of one judge or several.
+        verdicts: verdicts of one judge or several.
         by: columns of ``ThreatVerdict`` to group the rates by; None for the model. The kind of threat and the judge are
-            added where there are several, because their rates do not mix.
+            added if there are several, because rates of different kinds or judges should not be pooled.
         judge: name of the judge whose verdicts count; None for all.
-        k: number of attempts of ``success_at_k``; None for the largest that all prompts allow.
-        budget: of ``queries_to_success``; None for the largest number of queries of an attempt.
+        k: number of attempts of ``success_at_k``; None for the largest number that all prompts allow.
+        budget: budget of ``queries_to_success``; None for the largest number of queries of an attempt.
         alpha: probability that one of the intervals of a column misses, in (0, 1).
 
     Returns:
-        "threats", always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
+        "threats" always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
         answers; "models" and "attacks" if several models, or attacks, have the same behaviours.
 
     Raises:
@@ -77,7 +77,7 @@ def threat_tables(
 
 
 def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Columns to group rates by: those asked for, by default the model, then those whose values do not mix.
+    """Columns to group rates by: the requested ones (by default the model), then those whose values must not be pooled.
 
     >>> rows = (ThreatVerdict("0", success=True, judge="a"), ThreatVerdict("0", success=False, judge="b"))
     >>> grouping(ThreatVerdicts(rows))
@@ -92,7 +92,7 @@ def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple
 
 
 def group_name(group: Key) -> str:
-    """Values of the columns that a group has in common, as one text.
+    """The values that a group has in the grouping columns, as one text.
 
     >>> group_name(("vicuna", "rule")), group_name(("", ""))
     ('vicuna · rule', 'all')
@@ -113,10 +113,10 @@ def threat_table(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> ReportTable:
-    """Success rates by group: counts, the rate with its interval, and both extremes of the missing verdicts.
+    """Success rates by group: counts, the rate with its interval, and its extremes for missing verdicts.
 
-    A column for success within k attempts follows where each prompt has at least k attempts, fixed in advance, and
-    columns for the queries to success where the log has numbers of queries.
+    A column for success within k attempts follows if each prompt has at least k attempts, with k fixed in advance, and
+    columns for the queries to success follow if the log has numbers of queries.
 
     Args:
         verdicts: any.
@@ -168,7 +168,7 @@ def threat_table(
 
 
 def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Accuracy of the judges by model, and success rates of their verdicts and of the labels; None without labels.
+    """Accuracy of the judges by model, and success rates by their verdicts and by the labels; None without labels.
 
     Args:
         verdicts: any; rows with a ``human_label`` are taken for a random part of the judged answers.
@@ -208,7 +208,7 @@ def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Agreement of each pair of judges on the answers that both judged; None if no pair has any in common.
+    """Agreement of each pair of judges on the answers that both judged; None if no pair judged the same answer.
 
     Args:
         verdicts: any.
@@ -348,7 +348,7 @@ def _comparison_table(verdicts: ThreatVerdicts, side: Side, alpha: float) -> Rep
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
-    """Notes on the rates of a table: definition, sample of the intervals, confidence and correction."""
+    """Notes on the rates of a table: definition, sampling unit of the intervals, confidence and correction."""
     methods = {rate.method for rate in rates}
     made = {
         "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",
@@ -402,7 +402,7 @@ def _confidence(alpha: float, intervals: int) -> str:
 def _at_k(
     verdicts: ThreatVerdicts, by: tuple[str, ...], k: int | None, alpha: float
 ) -> tuple[ThreatRates | None, list[str]]:
-    """Success at k where the attempts allow it, and notes: what it is, or why it is left out."""
+    """Success at k if the attempts allow it, and notes: its definition, or why it is left out."""
     groups = grouped(verdicts, by, None).values()
     attempts = max(len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values())
     if k is None and attempts == 1:
@@ -423,7 +423,7 @@ def _queries(
     """Queries to success of the groups that have any, and the budget."""
     queries = max((row.queries for row in verdicts if row.queries is not None), default=0)
     spent = budget if budget is not None else queries
-    if queries <= 1:  # a count of attempts, no search
+    if queries <= 1:  # a count of attempts, not a search
         return {}, 0
     groups = grouped(verdicts, by, None)
     confidence = 1 - alpha / len(groups)

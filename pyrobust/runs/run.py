@@ -403,7 +403,7 @@ class Run(Tabular):
             return read_examples(connection, path, self.parameters, indices)
 
     def _of_kind(self, name: str, method: str = "") -> Any:
-        """Return a function of the run's kind; if the kind lacks it, raise InputError about a method of this class."""
+        """Return a function of the run's kind; if the kind lacks it, raise InputError about ``method``."""
         attribute = getattr(self.header.type, name, None)
         if attribute is None:
             expected = named(kind for kind in KINDS.values() if hasattr(kind, name))

@@ -17,7 +17,7 @@ from pyrobust.zoo import save_state_dict
 
 
 class Trained:
-    """Base class of recipe results; dataclasses derived from it add the measurements."""
+    """Base class of recipe results; derived dataclasses add the measurements."""
 
     model: nn.Module
 

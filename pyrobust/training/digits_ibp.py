@@ -25,7 +25,7 @@ _BATCH = 128
 _PEAK_RATE = 1e-2
 _WARP = 0.05
 _KAPPA = 0.5
-# Begin and end of the ramps, as shares of all steps: epsilon grows from 0, kappa and beta fall from 1.
+# Begin and end of the ramps, as shares of all steps: epsilon grows from 0, and kappa and beta fall from 1.
 _RAMP = (0.05, 0.3)
 _MAX_GRADIENT_NORM = 5.0
 _CLIP = (0.0, 1.0)
@@ -39,12 +39,12 @@ class CertifiedTrainResult(Trained):
         model: the net, in eval mode.
         epsilon: radius of the l∞ balls, for pixels in [0, 1].
         method: training method, "ibp" or "crown-ibp".
-        seed: random seed of weights, order and warps.
+        seed: random seed of initial weights, image order and warps.
         epochs: passes over the train split.
         clean_accuracy: share of the test images that are classified correctly, in [0, 1].
         certified_accuracy: share of the test images proved to be classified correctly if every pixel changes by at most
-            epsilon within [0, 1]. The proofs are sound ones of ``BoundedModel.certify``, by IBP, or by CROWN where IBP
-            does not suffice.
+            epsilon within [0, 1]. The proofs are sound proofs of ``BoundedModel.certify``, by IBP, or by CROWN where
+            IBP does not suffice.
         seconds: training time.
     """
 
@@ -70,14 +70,15 @@ def train_digits_ibp(
 
     In every epoch, each image of the train split is warped by a random affine map close to the identity and used in one
     Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while kappa
-    (and, with CROWN-IBP, beta) falls; then all stay constant. The same seed gives the same weights on one machine and
-    version of torch. Global random states are not touched.
+    (and, with CROWN-IBP, beta) falls; afterwards they stay constant. The same seed gives the same weights on one
+    machine and version of torch. Global random states are not touched.
 
     Args:
         epsilon: radius of the balls for pixels in [0, 1], in (0, 1).
         method: "ibp" or "crown-ibp".
         seed: random seed in [0, 2**63).
-        epochs: passes over the train split, at least 1. 200 take less than a minute with "ibp", two with "crown-ibp".
+        epochs: passes over the train split, at least 1. 200 passes take less than a minute with "ibp", and less than
+            two with "crown-ibp".
         progress: called after every epoch with its number (from 1), the number of epochs and the mean loss.
 
     Returns:

@@ -24,7 +24,7 @@ _WEIGHT_DECAY = 1e-2
 # Standard deviation of each entry of the random affine maps.
 _WARP = 0.1
 _COPIES = 100
-# More noise leaves nothing of pixels in [0, 1] to learn from.
+# With more noise, nothing can be learned from pixels in [0, 1].
 _MAX_SIGMA = 100.0
 
 
@@ -35,12 +35,12 @@ class TrainResult(Trained):
     Args:
         model: the net, in eval mode.
         sigma: standard deviation of the noise.
-        seed: random seed of weights, order, warps and noise.
+        seed: random seed of initial weights, image order, warps and noise.
         epochs: passes over the train split.
         clean_accuracy: share of the test images that the net classifies correctly without noise, in [0, 1].
         noisy_accuracy: share of noisy copies, 100 of each test image, that the net classifies correctly.
-        smoothed_accuracy: share of the test images for which the correct class has the most votes of the noisy copies,
-            an estimate of the accuracy of the smoothed classifier.
+        smoothed_accuracy: share of the test images for which the correct class has the most votes of the noisy copies;
+            this estimates the accuracy of the smoothed classifier.
         seconds: training time.
     """
 
@@ -66,14 +66,14 @@ def train_digits_smooth(
     Args:
         sigma: standard deviation of the noise for pixels in [0, 1]; above 0, at most 100.
         seed: random seed in [0, 2**63).
-        epochs: passes over the train split, at least 1. 300 take about twenty seconds.
+        epochs: passes over the train split, at least 1. 300 passes take about twenty seconds.
         progress: called after every epoch with its number (from 1), the number of epochs and the mean loss.
 
     Returns:
         The net with its accuracies on the test split.
 
     Raises:
-        InputError: sigma is not such a number, or seed or epochs are out of range.
+        InputError: sigma, seed or epochs is out of range.
 
     >>> result = train_digits_smooth(0.25, epochs=1)
     >>> result.epochs, result.noisy_accuracy > 0.15

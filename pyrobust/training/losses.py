@@ -27,7 +27,7 @@ def ibp_loss(
     verifiably robust models", 2018). CE(ẑ, y) = log(1 + Σⱼ exp(−m_j)) is an upper bound on the cross entropy in the
     ball.
 
-    During training, epsilon usually grows from 0 and kappa falls from 1, see ``ramp``.
+    During training, epsilon usually grows from 0 and kappa falls from 1 (see ``ramp``).
 
     Args:
         bounds: differentiable bounds of the network. The clean logits are ``bounds.model(x)``, in the model's current
@@ -35,7 +35,7 @@ def ibp_loss(
         x: inputs [B, ...] in the model's dtype, within the clip range.
         y: labels [B], int64.
         epsilon: radius of the ball, at least 0; a number or a tensor [B].
-        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element, on which ``torch.compile``
+        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element, for which ``torch.compile``
             does not specialise.
         clip: (lowest, highest) value of an input element; None for no limits.
 
@@ -72,8 +72,8 @@ def crown_ibp_loss(
 
     CROWN-IBP uses interval bounds for the hidden layers and a linear backward pass from the margins to the input (Zhang
     et al., "Towards stable and efficient training of verifiably robust neural networks", 2020). In that paper, beta
-    falls from 1 to 0 while epsilon grows: training starts with the tight bounds and ends with IBP, which the network
-    learns to make tight.
+    falls from 1 to 0 while epsilon grows: training starts with the tight bounds and ends with IBP bounds, which the
+    network learns to make tight.
 
     Args:
         bounds: differentiable bounds of the network, see ``ibp_loss``.
@@ -118,11 +118,11 @@ def choices_ibp_loss(
 ) -> Tensor:
     """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
 
-    The worst-case logits are those of the box around the points of each part, shrunk towards the first point: its
-    corners are p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as in training by Jia et al., "Certified robustness
-    to adversarial word substitutions" (2019). During training, scale usually grows from 0 to 1 while kappa falls from
-    1, see ``ramp``. The loss is differentiable with respect to the points, too, so that word vectors are trained with
-    the network.
+    The worst-case logits are those in the box around the points of each part, shrunk towards the first point: the box
+    has the corners p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as in the training of Jia et al., "Certified
+    robustness to adversarial word substitutions" (2019). During training, scale usually grows from 0 to 1 while kappa
+    falls from 1, see ``ramp``. The loss is also differentiable with respect to the points, so that word vectors can be
+    trained with the network.
 
     Args:
         bounds: differentiable bounds of the network.
@@ -159,19 +159,20 @@ def choices_ibp_loss(
 
 
 def ramp(step: float, begin: float, end: float, first: float, last: float, *, shape: str = "linear") -> float:
-    """Ramp of a training parameter (epsilon, kappa, beta) from first to last between two steps.
+    """Ramp of a training parameter (epsilon, kappa or beta) from ``first`` to ``last`` between two steps.
 
     Returns first + (last − first)·g(t), where t is (step − begin) / (end − begin), clipped to [0, 1].
 
     - "linear": g(t) = t.
-    - "smooth": g(t) = a·t⁴ up to t = ¼, then its tangent, with a such that g(1) = 1. The ball grows slowly while the
+    - "smooth": g(t) = a·t⁴ up to t = ¼, then the tangent there, with a such that g(1) = 1. The ball grows slowly while
+    the
       network is far from robust (Xu et al., "Automatic perturbation analysis for scalable certified robustness and
       beyond", 2020).
 
     Args:
         step: current training step.
-        begin: step at which the ramp begins; before it the result is first.
-        end: step at which the ramp ends, at least begin; from there on the result is last.
+        begin: step at which the ramp begins; before it, the result is ``first``.
+        end: step at which the ramp ends, at least ``begin``; from there on, the result is ``last``.
         first: value at the beginning.
         last: value at the end.
         shape: "linear" or "smooth".
@@ -196,14 +197,14 @@ def ramp(step: float, begin: float, end: float, first: float, last: float, *, sh
 
 def _smooth(t: float) -> float:
     corner = 0.25
-    # t⁴, continued from the corner on by its tangent, divided by the value at 1.
+    # t⁴, continued after the corner by its tangent, divided by the value at 1.
     height = corner**4 + 4 * corner**3 * (1 - corner)
     return (t**4 if t <= corner else corner**4 + 4 * corner**3 * (t - corner)) / height
 
 
 def _worst_case_loss(margins: Tensor) -> Tensor:
     """Mean of log(1 + Σ exp(−m)), the cross entropy of the worst-case logits with the true class first."""
-    # cross_entropy launches two kernels each way, logsumexp and mean a dozen.
+    # cross_entropy launches two kernels in each direction; logsumexp and mean launch a dozen.
     first = torch.zeros(len(margins), dtype=torch.int64, device=margins.device)
     return functional.cross_entropy(functional.pad(-margins, (1, 0)), first)
 

@@ -21,9 +21,9 @@ class RayCluster:
     """A Ray cluster, as an executor of sweeps.
 
     Args:
-        address: "ray" for the cluster named by the environment variable RAY_ADDRESS, or else one started on this
+        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or else one started on this
             machine; "ray://HOST" or "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
-        device: "cpu" or "cuda". Default: that of the resumed run, else GPUs if the cluster has any.
+        device: "cpu" or "cuda". Default: that of the resumed run, else "cuda" if the cluster has GPUs.
         workers: largest number of workers. Default: as many as fit.
 
     Raises:
@@ -75,7 +75,7 @@ def check_executor(executor: Executor) -> RayCluster | list[str] | None:
 
 
 def _devices(text: str) -> list[str]:
-    """Devices from their names on the command line."""
+    """Devices, given their names on the command line."""
     if text == "all":
         gpus = torch.cuda.device_count()
         if not gpus:
@@ -90,7 +90,7 @@ def _devices(text: str) -> list[str]:
 
 
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
-    """Start workers, with this many CPU threads or their share of the machine's, for a run with stored parameters."""
+    """Start workers with ``threads`` CPU threads each, or a share of the machine's, for a run's stored parameters."""
     where = check_executor(executor)
     if where is None:
         return ThisProcess(factory)

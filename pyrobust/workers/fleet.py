@@ -1,4 +1,4 @@
-"""The interface of workers to the code that gives them work, wherever they run."""
+"""The interface between workers, wherever they run, and the code that gives them work."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that died, or whose machine was lost; its calls are lost.
+    """A worker that died, or whose machine was lost; its calls are lost, too.
 
     Attributes:
-        worker: its number.
-        reason: how it died.
-        blameless: whether its machine was lost, so that its work cannot have killed it.
+        worker: number of the worker.
+        reason: how the worker died.
+        blameless: whether the worker's machine was lost, so that its work cannot have killed it.
     """
 
     worker: int
@@ -74,12 +74,12 @@ _Self = TypeVar("_Self", bound="Fleet")
 
 
 class Fleet(abc.ABC):
-    """Workers that each hold one object, made by a factory, and answer calls of the object's methods in order.
+    """Workers that each hold one object, made by a factory, and answer calls of its methods in order.
 
     A lost worker is replaced by a fresh one. Worker numbers are never reused.
     """
 
-    #: Why a worker of this fleet cannot start, as far as it knows; "" otherwise.
+    #: Why a worker of this fleet cannot start, if the fleet knows a reason; "" otherwise.
     waiting_for: str = ""
 
     @abc.abstractmethod
@@ -92,11 +92,11 @@ class Fleet(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """Return the events since the last call, in order for each worker; wait for them at most this long."""
+        """Return the events since the last call, in order for each worker; wait for events at most this long."""
 
     @abc.abstractmethod
     def replace(self, worker: int) -> None:
-        """Stop a worker, and start a fresh one in its place, without calls."""
+        """Stop a worker, and start a fresh one, without queued calls, in its place."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -136,7 +136,7 @@ class ThisProcess(Fleet):
         self._calls.append((method, arguments))
 
     def wait(self, seconds: float) -> list[Event]:
-        """Make the object, or the next call."""
+        """Make the object, or execute the next call."""
         if self._object is None:
             self._object = self._factory(self._place)
             return [Started(0, self._place)]

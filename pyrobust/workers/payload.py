@@ -21,16 +21,16 @@ def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
     tensor([1., 1.])
     """
 
-    # A base class that is a variable is beyond mypy.
+    # mypy cannot handle a base class that is a variable.
     class OnCPU(pickler):  # type: ignore[misc, valid-type]
         def reducer_override(self, item: Any) -> Any:
             if isinstance(item, nn.Parameter) and item.device.type != "cpu":
                 return nn.Parameter, (item.detach().cpu(), item.requires_grad)
             if isinstance(item, Tensor) and item.device.type != "cpu":
-                # torch has no types for it.
+                # torch has no type annotations for it.
                 return item.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             if isinstance(item, torch.memory_format):
-                # By itself it is pickled as a name in the first module found that imports torch, such as a user's.
+                # By default, it is pickled as a name in the first module found that imports torch, such as a user's.
                 return _memory_format, (str(item).removeprefix("torch."),)
             inherited = getattr(super(), "reducer_override", None)
             return NotImplemented if inherited is None else inherited(item)

@@ -21,10 +21,10 @@ from pyrobust.errors import InputError
 from pyrobust.workers.fleet import Event, Factory, Failed, Fleet, Lost, Place, Reply, Started
 from pyrobust.workers.payload import dump, load, portable_error
 
-# Neither CUDA nor threads survive a fork, and multiprocessing's own start would run a script without a guard again.
-# With -c Python would import everything from the working folder first, such as a file random.py there.
+# CUDA and threads do not survive a fork, and multiprocessing's spawn would run a script without a main guard again.
+# With -c, Python would import from the working folder first, for example a file random.py there.
 _PROGRAM = "import sys; sys.path[:] = {paths}; from pyrobust.workers.processes import serve; serve({descriptor})"
-# A worker that is told to stop has this long before it is killed.
+# Seconds between telling a worker to stop and killing it.
 _GRACE_S = 5.0
 
 
@@ -33,7 +33,7 @@ class Processes(Fleet):
 
     Args:
         factory: makes the object of a worker; sent to each worker by cloudpickle or, if that is not installed, by
-            pickle, which takes only classes and functions of modules.
+            pickle, which accepts only classes and functions of modules.
         places: device, threads and name of each worker.
 
     Raises:
@@ -123,12 +123,12 @@ class Processes(Fleet):
         return events
 
     def _lose(self, worker: int) -> None:
-        """Report a worker that has died, and start another on its device."""
+        """Report a worker that has died, and start another one on its device."""
         place = self._processes[worker][2]
         process = self._forget(worker)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
-        process.kill()  # without effect unless it has only closed its pipe
+        process.kill()  # has an effect only if the process lives and has closed its pipe
         self._events.append(Lost(worker, _death(process, place)))
         self._start(place)
 
@@ -184,7 +184,7 @@ def _death(process: subprocess.Popen[bytes], place: Place) -> str:
 
 
 def serve(descriptor: int) -> None:
-    """Be a worker: make the object that the first messages describe, and answer calls until the pipe is closed."""
+    """Run as a worker: make the object that the first messages describe, and answer calls until the pipe is closed."""
     # Ctrl-C goes to the whole process group; the driver decides about its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(descriptor)
@@ -222,7 +222,7 @@ def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> 
 
 
 def _load(payload: bytes, where: str) -> Factory:
-    sys.path.insert(0, os.getcwd())  # as where the driver imported the user's modules
+    sys.path.insert(0, os.getcwd())  # as in the driver, where the user's modules were imported
     try:
         factory: Factory = load(payload, where)
     finally:

@@ -22,11 +22,11 @@ from pyrobust.workers.payload import dump, load, portable_error
 
 logger = logging.getLogger(__name__)
 
-# How often the cluster is asked for machines that have joined or left.
+# Seconds between queries for machines that have joined or left the cluster.
 _LOOK_S = 2.0
-# No worker for this long is said in the log.
+# Seconds without any worker before the log mentions it.
 _PATIENCE_S = 30.0
-# How far Ray's workers give way to other processes, 15 by default: beside busy ones they import for minutes.
+# Niceness of Ray's workers. With Ray's default, 15, their imports take minutes beside busy processes.
 _NICENESS = "RAY_worker_niceness"
 
 
@@ -34,14 +34,14 @@ class RayActors(Fleet):
     """Workers in a Ray cluster: one actor for each GPU or, without GPUs, for every ``threads`` CPUs.
 
     Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
-    Unless Ray already runs in this process, it is started on this machine or connected to; ``close`` stops what was
-    started here.
+    Unless Ray already runs in this process, a cluster is started on this machine or connected to; ``close`` stops what
+    was started here.
 
     Args:
         factory: makes the object of a worker.
-        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or one of this machine; or
-            "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
-        device: "cpu" or "cuda"; default: GPUs if the cluster has any.
+        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or else one started on this
+            machine; or "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
+        device: "cpu" or "cuda". Default: "cuda" if the cluster has GPUs.
         threads: CPUs of an actor. Default: one; for a GPU actor, the cluster's CPUs divided by its GPUs.
         most: largest number of actors. Default: as many as fit.
 
@@ -62,7 +62,7 @@ class RayActors(Fleet):
     ) -> None:
         self._ray = ray = _import_ray()
         self._stops = _connect(ray, address)
-        # Ray prints lost workers on standard output, among a command's results, and has no option against it.
+        # Ray reports lost workers on standard output, among a command's results, and has no option to turn this off.
         self._prints = getattr(ray._private.worker, "print_to_stdstream", None) if self._stops else None
         if self._prints is not None:
             ray._private.worker.print_to_stdstream = _log
@@ -85,7 +85,7 @@ class RayActors(Fleet):
                 ) from error
             self._payload = ray.put(payload)
             self._actors: dict[int, Any] = {}
-            self._places: dict[int, Place] = {}  # of those that have started
+            self._places: dict[int, Place] = {}  # places of started actors
             self._nodes: dict[int, str] = {}
             self._calls: dict[Any, tuple[int, str]] = {}  # outstanding references: worker, method
             self._events: deque[Event] = deque()
@@ -133,7 +133,8 @@ class RayActors(Fleet):
         options = {
             "num_cpus": self._threads,
             "num_gpus": 1 if self._device == "cuda" else 0,
-            # Ray would set it to the actor's CPUs; torch then follows it over what the run has recorded.
+            # Ray would set it to the actor's CPUs, and torch would follow it instead of the threads that the run
+            # records.
             "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(self._threads)}},
             "max_restarts": 0,
         }
@@ -155,7 +156,7 @@ class RayActors(Fleet):
         if self._calls:
             waited = 0.0 if self._events else min(seconds, _LOOK_S)
             ready, _ = self._ray.wait(list(self._calls), num_returns=1, timeout=waited)
-            if ready:  # and whatever else is there
+            if ready:  # fetch all other finished calls, too
                 ready, _ = self._ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)
             for reference in ready:
                 self._receive(reference)
@@ -166,7 +167,7 @@ class RayActors(Fleet):
         return events
 
     def _receive(self, reference: Any) -> None:
-        if reference not in self._calls:  # of an actor that another reference has shown to be lost
+        if reference not in self._calls:  # its actor was already found lost
             return
         worker, method = self._calls.pop(reference)
         try:
@@ -188,13 +189,13 @@ class RayActors(Fleet):
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         node = self._nodes.get(worker)
         gone = node is not None and node not in alive
-        with contextlib.suppress(Exception):  # it may live, where only its answer was lost
+        with contextlib.suppress(Exception):  # the actor may live if only its answer was lost
             self._ray.kill(self._actors[worker])
         self._forget(worker)
         cause = str(error).strip().splitlines() or [type(error).__name__]
         line = cause[0]
         if getattr(error, "actor_init_failed", False):
-            # The text begins with the address, and ends with the reason, such as a module that the machine lacks.
+            # The text begins with the address and ends with the reason, such as a module that the machine lacks.
             address = re.search(r"\bip=([\w.:]+)", line)
             name, line = f"{name} on {address[1]}" if address else name, cause[-1]
         reason = f"{name} was lost{' with its machine' if gone else ''}: {line}"
@@ -215,7 +216,7 @@ class RayActors(Fleet):
     def close(self) -> None:
         """Kill all actors, and stop what was started here."""
         for worker in list(getattr(self, "_actors", ())):
-            with contextlib.suppress(Exception):  # of a cluster that is gone
+            with contextlib.suppress(Exception):  # the cluster may be gone
                 self._ray.kill(self._forget(worker))
         if self._stops:
             self._ray.shutdown()
@@ -229,7 +230,7 @@ class _Actor:
     def __init__(self, number: int, device: str, threads: int, paths: list[str]) -> None:
         import torch
 
-        # Users' modules lie where the driver found them, on this machine or a shared file system.
+        # The user's modules are where the driver found them, on this machine or a shared file system.
         sys.path.extend(path for path in paths if path not in sys.path)
         if paths and os.path.isdir(paths[0]):
             os.chdir(paths[0])
@@ -266,7 +267,7 @@ def _import_ray() -> Any:
 
 
 def _import_paths() -> list[str]:
-    """The working folder, and the other folders from which this process imports."""
+    """The working folder and the other folders from which this process imports."""
     return [os.getcwd(), *(os.path.abspath(path) for path in sys.path if path)]
 
 
@@ -276,14 +277,14 @@ def _connect(ray: Any, address: str) -> bool:
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "ray":
-        # Without an address Ray takes that of the variable, else it starts a cluster here.
+        # Without an address, Ray uses that of the environment variable, or else starts a cluster here.
         address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":
         options["include_dashboard"] = False
     before = signal.getsignal(signal.SIGTERM)
     try:
         with warnings.catch_warnings(), _as_busy_as_others() if address == "local" else contextlib.nullcontext():
-            warnings.simplefilter("ignore")  # of a server that does not answer, which the error below says
+            warnings.simplefilter("ignore")  # about a server that does not answer; the error below says so
             ray.init(address, **options)
     except Exception as error:
         cause = str(error).strip().splitlines()

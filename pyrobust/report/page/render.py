@@ -22,12 +22,12 @@ from pyrobust.report.page.words import key_numbers, title_of, verdict
 from pyrobust.zoo import LabelledImages
 from pyrobust.zoo.files import check_output, write_atomically
 
-#: First bytes of every page; another page may overwrite a file that begins with them.
+#: First bytes of every page; a file that begins with them may be overwritten by another page.
 BEGINS = b"<!doctype html>\n<!-- pyrobust report -->\n"
 
 
 class Live(NamedTuple):
-    """Notice of a run in progress: a mark, a line, and the seconds between two reloads, None for no reload."""
+    """Notice of a run in progress: a mark, a line of text, and the seconds between two reloads (None for no reload)."""
 
     mark: str
     text: str
@@ -48,19 +48,19 @@ def page_html(
     Args:
         results: runs of any kind and certification logs, with at least one example each; verifications and attacks of
             one network, data set and norm are shown together, as lower and upper bounds.
-        data: the data set, for pictures. None: loaded again from the files that a run names; a data set that comes from
-            code has to be given.
+        data: the data set, for pictures. None: the data set, loaded again from the files that a run names; a data set
+            that comes from code has to be given.
         alpha: probability that one of the intervals misses, in (0, 1).
-        radii: of the tables, at least 0; the first screen shows the first above 0, for all models. Empty: one common
-            radius for each norm, either one that the runs were asked for or a round number.
-        title: of the page; default: the models and data.
-        live: for a run in progress, what the page says of it.
+        radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
+            one common radius for each norm, either one that the runs were asked for or a round number.
+        title: title of the page; default: the models and data.
+        live: for a run in progress, the page's notice about it.
 
     Returns:
         The page. The same results give the same text.
 
     Raises:
-        InputError: no result, a result without examples, data of none of them, or alpha out of range.
+        InputError: no result, a result without examples, data that no result used, or alpha out of range.
         InputTypeError: an argument of another type.
         MissingExtraError: jinja2 is not installed; or Pillow, with data.
 
@@ -95,12 +95,12 @@ def document(
     """Render a page of subjects, or of verdicts on threats.
 
     Args:
-        title: of the page.
+        title: title of the page.
         subjects: what the template shows of each subject.
-        footer: what the intervals of the page hold for.
+        footer: text on what the intervals of the page hold for.
         overlays: charts of several subjects, each with a table of paired tests, if there are any.
-        threats: what the template shows of verdicts, instead of subjects.
-        live: for a run in progress.
+        threats: what the template shows of verdicts on threats, instead of subjects.
+        live: notice of a run in progress.
 
     Returns:
         The page.
@@ -116,7 +116,7 @@ def document(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Marks that change the direction of writing would reach beyond their own text.
+        # Marks that change the writing direction would affect text beyond their own.
         finalize=_plain_unless_trusted,
     )
     style, script = (_asset(name) for name in ("page.css", "page.js"))
@@ -139,7 +139,7 @@ def document(
 
 
 def _nav(views: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Links of the head: to the subjects, or to the sections of a single one."""
+    """Links at the top: to the subjects, or to the sections of a single subject."""
     if len(views) > 1:
         return [(view["id"], view["subject"].name) for view in views]
     (view,) = views
@@ -167,18 +167,18 @@ def write_page(
     """Write `page_html` to a file, whole or not at all.
 
     Args:
-        path: of the page. An existing file is overwritten if it is such a page, or with ``replace``.
+        path: path of the page. An existing file is overwritten if it is such a page, or with ``replace``.
         results: runs of any kind and certification logs.
-        data: the data set, for pictures. None: loaded again from the files that a run names.
+        data: the data set, for pictures. None: the data set, loaded again from the files that a run names.
         alpha: probability that one of the intervals misses, in (0, 1).
-        radii: of the tables, at least 0; the first screen shows the first above 0, for all models. Empty: one common
-            radius for each norm, either one that the runs were asked for or a round number.
-        title: of the page; default: the models and data.
-        replace: whether any existing file may be overwritten; never one of the results.
+        radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
+            one common radius for each norm, either one that the runs were asked for or a round number.
+        title: title of the page; default: the models and data.
+        replace: whether an existing file of any kind may be overwritten; the files of the results never are.
 
     Raises:
-        InputError: the file may not be written; and as `page_html`.
-        InputTypeError, MissingExtraError: as `page_html`.
+        InputError: the file may not be written; and as for `page_html`.
+        InputTypeError, MissingExtraError: as for `page_html`.
         StoreError: the file cannot be written.
 
     >>> import tempfile
@@ -203,7 +203,7 @@ def _asset(name: str) -> str:
 
 
 def _trusted(text: str) -> Any:
-    """Text of this package that stands in the page as it is."""
+    """Text of this package that goes into the page unescaped."""
     from markupsafe import Markup
 
     return Markup(text)
@@ -218,7 +218,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> Any:
-    """JSON inside an element, with no character that ends it, starts a comment or changes the writing direction."""
+    """JSON for an HTML element, without characters that end it, start a comment or change the writing direction."""
     text = json.dumps(_plain(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     for mark in "<>&'":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -256,7 +256,7 @@ def _view(subject: Subject, number: int) -> dict[str, Any]:
 
 
 def _overlays(subjects: Sequence[Subject]) -> list[tuple[Chart, ReportTable | None]]:
-    """Charts of curves of comparable subjects (one norm and data set, all smoothed or none), with paired tests."""
+    """Charts with the curves of comparable subjects (one norm and data set; all or none smoothed), and paired tests."""
     groups: dict[Any, list[Subject]] = {}
     for subject in subjects:
         if subject.reach > 0:

@@ -1,4 +1,4 @@
-"""Contents of a page about one classifier on one data set: bounds on each example's robust radius, and their origin."""
+"""Contents of a page about one classifier on one data set: bounds on each example's robust radius, and the sources."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A further column of the table of examples.
+    """An additional column of the table of examples.
 
     Attributes:
         name: heading.
         about: what the column holds, in one sentence.
-        values: [N], numbers (NaN: nothing), or text.
+        values: [N], numbers (NaN for nothing) or text.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Source:
-    """A file behind a subject: what was run, in words, and how to repeat it.
+    """A file behind a subject: what was run, in words, and how to repeat the run.
 
     Attributes:
-        name: of the file.
-        guarantees: sentences on what its results promise.
+        name: name of the file.
+        guarantees: sentences on what its results guarantee.
         facts: names and values of parameters, hashes and versions.
-        command: the command line that started it; "" where it is not stored.
-        findings: of the auditor; None where the file was not audited.
+        command: the command line that started the run; "" if it is not stored.
+        findings: findings of the auditor; None if the file was not audited.
     """
 
     name: str
@@ -60,24 +60,24 @@ class Subject:
     """One classifier on one data set.
 
     Attributes:
-        name: for headings, distinct on a page.
-        smoothed: whether it is a smoothed classifier rather than the network itself.
-        model, data: display names; "" where they are not known.
-        data_sha256: hash of the data; "" where it is not known.
-        norm: of all radii; "" without radii.
-        index, label, prediction: [N], int64; prediction -1: abstained, or no finite largest logit.
+        name: name for headings, distinct on a page.
+        smoothed: whether the classifier is smoothed rather than the network itself.
+        model, data: display names; "" if not known.
+        data_sha256: hash of the data; "" if not known.
+        norm: norm of all radii; "" without radii.
+        index, label, prediction: [N], int64; a prediction of -1 means an abstention or no finite largest logit.
         counted: [N], bool, whether an example counts as certified at radius 0.
-        lower, upper: bounds of the robust radius; None where nothing was certified or attacked.
-        columns: further columns of the table of examples.
-        survival: survival curve of p_A, of a smoothed classifier with votes.
-        sources: files, at least one.
+        lower, upper: bounds of the robust radius; None if nothing was certified, or attacked.
+        columns: additional columns of the table of examples.
+        survival: survival curve of p_A, for a smoothed classifier with votes.
+        sources: source files, at least one.
         crossings: data-set indices where the lower bound is not below the upper one: one of the two bounds is false.
-        adversarial: by data-set index, the run that holds the nearest adversarial example; only where there is one.
-        pictures: of the examples; None where there are none, for the reason ``no_pictures``.
+        adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
+        pictures: pictures of the examples; None without pictures; ``no_pictures`` then states the reason.
         alpha: probability that one of the intervals misses.
-        asked: radii that the run was asked for beyond the marks of its bounds.
-        headline: the radius that the first screen speaks of; see `with_common_radius`.
-        chosen: radii of the tables; empty for those of the subject itself.
+        asked: radii that the run was asked for, other than the marks of its bounds.
+        headline: the radius to which the first screen refers; see `with_common_radius`.
+        chosen: radii of the tables; empty for the subject's own radii.
     """
 
     name: str
@@ -122,11 +122,11 @@ class Subject:
 
     @property
     def faults(self) -> int:
-        """Number of faults, all crossings counted as one."""
+        """Number of faults; all crossings count as one."""
         return sum(finding.severity == "fault" for finding in self.findings) + bool(self.crossings)
 
     def rate(self, count: int) -> Rate:
-        """The share of this many examples, with its interval; computed once for each count."""
+        """The share of ``count`` examples, with its interval; computed once for each count."""
         if count not in self._rates:
             self._rates[count] = estimate_rate(count, len(self), self.alpha)
         return self._rates[count]
@@ -153,7 +153,7 @@ class Subject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius: a bound that is decided at given radii ends at the largest."""
+        """Whether the lower bound could reach a radius: a bound decided at given radii is at most the largest."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:
@@ -192,22 +192,22 @@ class Subject:
             radii += [float(self.lower.radius[self.counted].max(initial=0.0)), *self.lower.marks]
         if self.upper is not None:
             finite = np.sort(self.upper.radius[np.isfinite(self.upper.radius)])
-            # A few very distant examples would leave no room for the others.
+            # A few very large distances would leave no room for the other examples.
             radii += [float(finite[math.ceil(0.98 * len(finite)) - 1])] if len(finite) else []
             radii += [*self.upper.marks, *([self.upper.limit] if math.isfinite(self.upper.limit) else [])]
         return max(radii)
 
     @property
     def bounds(self) -> list[Bound]:
-        """The lower and the upper bound, of which a subject may lack either."""
+        """The lower and the upper bound, as far as the subject has them."""
         return [bound for bound in (self.lower, self.upper) if bound is not None]
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
         """Positions of the examples, the least robust first.
 
-        Ordered by the upper bound, then the lower one; among misclassified examples, those with the largest certified
-        radius of the wrong class first.
+        They are ordered by the upper bound, then by the lower one; misclassified examples by the certified radius of
+        the wrong class, the largest first.
         """
         key = np.zeros(len(self)) if self.upper is None else self.upper.radius
         lower = np.zeros(len(self)) if self.lower is None else self.lower.radius
@@ -228,9 +228,9 @@ def with_common_radius(subjects: Sequence[Subject], radii: Sequence[float] = ())
     """Give all subjects of one norm the same headline radius, since rates at different radii are not comparable.
 
     Args:
-        subjects: any.
-        radii: of the tables; the first above 0 is the headline. Empty: one that the runs were asked for, or a round
-            number.
+        subjects: subjects of any kind.
+        radii: radii of the tables; the first above 0 is the headline radius. Empty: the headline radius is one that the
+            runs were asked for, or a round number.
 
     Returns:
         The subjects, in order.
@@ -247,7 +247,7 @@ def with_common_radius(subjects: Sequence[Subject], radii: Sequence[float] = ())
 
 
 def _common_radius(subjects: Sequence[Subject]) -> float:
-    """The middle one of the radii at which most bounds are decided, within the limits of the attacks if any are."""
+    """The middle one of the radii at which most bounds are decided; within the attacks' limits if any radius is."""
     bounds = [bound for subject in subjects for bound in subject.bounds]
     decided = [set(bound.marks) for bound in bounds if bound.marks]
     decided += [set(subject.asked) for subject in subjects if subject.asked]
@@ -264,7 +264,7 @@ def _common_radius(subjects: Sequence[Subject]) -> float:
         medians += [float(np.median(values)) for values in positive if len(values)][:1]
     if not medians:
         return 0.0
-    # At the smallest of the medians, every subject has examples on either side.
+    # At the smallest of the medians, every subject has examples on both sides.
     rounds = [radius for radius in usual_radii(max(subject.reach for subject in subjects)) if radius > 0]
     return max((radius for radius in rounds if radius <= min(medians)), default=rounds[0])
 

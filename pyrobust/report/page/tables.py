@@ -1,4 +1,4 @@
-"""Tables of a subject: classes, and all examples as columns for the page's script."""
+"""Tables of a subject: its classes, and all examples, as columns for the page's script."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from pyrobust.stats import holm
 
 # With more classes, a table of classes says little.
 _MOST_CLASSES = 200
-# With fewer examples, bins of confidence say nothing.
+# With fewer examples, bins of confidence say little.
 _CONFIDENT = 20
-# Radii at which two subjects are compared.
+# Number of radii at which two subjects are compared.
 _COMPARED = 8
-# Numbers of examples on each side of the gallery, and of misclassified ones among the worst.
+# Number of examples on each side of the gallery, and number of misclassified ones among the worst.
 _GALLERY, _WRONG = 50, 25
 
 
 @dataclass(frozen=True)
 class Classes:
-    """A table of classes, and for each of its rows the parts of a bar: style, left edge and width in percent."""
+    """A table of classes, and the parts of a bar for each of its rows: style, left edge and width in percent."""
 
     table: ReportTable
     bars: tuple[tuple[tuple[str, float, float], ...], ...]
 
 
 def class_table(subject: Subject) -> Classes | None:
-    """Shares of each class at the headline radius; None for one class or too many."""
+    """Shares of each class at the headline radius; None for a single class or too many classes."""
     labels = np.unique(subject.label).tolist()
     if not 1 < len(labels) <= min(_MOST_CLASSES, len(subject) // 2):
         return None
@@ -77,7 +77,7 @@ def class_table(subject: Subject) -> Classes | None:
 
 
 def confidence_table(subject: Subject) -> Classes | None:
-    """Shares at the headline radius by confidence of the prediction; None without both bounds and confidences."""
+    """Shares at the headline radius by confidence of the prediction; None unless both bounds and confidences exist."""
     column = next((column for column in subject.columns if column.name in ("confidence", "p_A")), None)
     lower, upper, radius = subject.lower, subject.upper, subject.headline
     if column is None or lower is None or upper is None or not radius > 0 or len(subject) < _CONFIDENT:
@@ -102,7 +102,7 @@ def confidence_table(subject: Subject) -> Classes | None:
 def paired_table(subjects: Sequence[Subject]) -> ReportTable | None:
     """McNemar's exact test between each pair of subjects on the same examples; None without such a pair.
 
-    The p-values are adjusted for all rows (Holm).
+    The p-values are adjusted for all rows (Holm's method).
     """
     rows: list[tuple[str, str, str, PairedComparison]] = []
     for first, second in combinations(subjects, 2):
@@ -134,7 +134,7 @@ def _median(values: npt.NDArray[np.float64]) -> Quantity | str:
 
 
 def example_columns(subject: Subject) -> list[dict[str, Any]]:
-    """The table of all examples by columns: name, sentence, kind, and values (None if missing).
+    """The table of all examples by columns: name, description, kind and values (None if missing).
 
     Infinite values are the string "inf".
     """
@@ -161,7 +161,7 @@ def example_columns(subject: Subject) -> list[dict[str, Any]]:
 
 def _column(name: str, about: str, values: Any) -> dict[str, Any]:
     if not isinstance(values, np.ndarray):
-        # Few distinct texts: each is stored once.
+        # There are few distinct texts: each is stored once.
         texts = list(dict.fromkeys(values))
         numbers = {text: number for number, text in enumerate(texts)}
         return {"name": name, "about": about, "kind": "text", "texts": texts, "values": [numbers[v] for v in values]}
@@ -189,7 +189,7 @@ class Shown:
 
 
 def gallery(subject: Subject) -> dict[str, list[Shown]]:
-    """The worst and the best examples; the worst begin with misclassified ones, which are at most half of them."""
+    """The worst and the best examples; the worst begin with misclassified ones, which are at most half of the worst."""
     order = subject.order.tolist()
     wrong = int((~subject.correct).sum())
     lost, correct = order[:wrong], order[wrong:]

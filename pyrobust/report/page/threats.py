@@ -1,4 +1,4 @@
-"""The page of verdicts on threats: rates by group, missing verdicts, judges, models, and a table of the attempts."""
+"""The page of verdicts on threats: rates by group, missing verdicts, judges, models and a table of attempts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pyrobust.threats.readers.old_run import ThreatRun, read_threat_run
 from pyrobust.threats.units import grouped, judges_of
 from pyrobust.threats.verdicts import STATUSES
 
-#: Rows of the table of attempts; the figures are of all attempts.
+#: Most rows of the table of attempts; the figures include all attempts.
 MAX_ROWS = 50_000
-#: Characters of all texts of a column together, and of one of them.
+#: Most characters of all texts of a column together, and of a single text.
 _ALL_TEXT, _LONGEST, _SHORTEST = 4_000_000, 2_000, 60
-# More rows than these make a figure that nobody reads.
+# Most rows of a figure: nobody reads more.
 _MOST_GROUPS = 60
 _SHOWN_BEHAVIOUR, _LONGEST_NAME = 80, 200
 _CHART_COLUMNS = ("model", "group", "category", "threat")
@@ -42,15 +42,15 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class RateRow:
-    """A row of a figure of rates, its positions in percent.
+    """A row of a figure of rates, with positions in percent.
 
     Attributes:
-        name: of the group.
-        value, lower, upper: the rate and its interval; the value is None without a verdict.
-        least, most: the rate with missing verdicts as failures, and as successes.
+        name: name of the group.
+        value, lower, upper: the rate and its interval; the value is None if there is no verdict.
+        least, most: the rate if missing verdicts count as failures, and if they count as successes.
         text: the rate with its interval.
-        parts: of the bar of all attempts: style, left edge and width.
-        counts: the same in words.
+        parts: parts of the bar of all attempts: style, left edge and width.
+        counts: the counts of these parts in words.
     """
 
     name: str
@@ -69,11 +69,11 @@ class RateChart:
     """A figure of success rates by group.
 
     Attributes:
-        name: distinct on a page.
+        name: name, distinct on a page.
         title: heading.
-        about: what it shows.
+        about: what the figure shows.
         column: what the rows are.
-        rows: the highest rate first.
+        rows: rows, the highest rate first.
         missing: whether any verdict is missing.
     """
 
@@ -97,24 +97,23 @@ def threat_page_html(
 ) -> str:
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
-    Prompts, and the answers in logs of inspect-ai and run files that the verdicts were read from, are on the page
-    behind a click, cut to 2,000 characters each, or fewer where there are many. The table has the first 50,000
-    attempts.
+    Prompts, and answers if the verdicts were read from logs of inspect-ai or run files, are on the page behind a click,
+    cut to 2,000 characters each, or fewer if there are many. The table has the first 50,000 attempts.
 
     Args:
-        verdicts: of one judge or several.
+        verdicts: verdicts of one judge or several.
         by: columns to group by, as in `threat_tables`.
         judge: as in `threat_tables`.
         k: as in `threat_tables`.
         budget: as in `threat_tables`.
         alpha: probability that one of the intervals of a figure or a column misses, in (0, 1).
-        title: of the page; default: the model and the kind of threat.
+        title: title of the page; default: the model and the kind of threat.
 
     Returns:
         The page. The same verdicts give the same text.
 
     Raises:
-        InputError: as `threat_tables`.
+        InputError: as for `threat_tables`.
         InputTypeError: not a table of verdicts.
         MissingExtraError: jinja2 is not installed.
 
@@ -158,7 +157,7 @@ def threat_page_html(
 
 
 def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) -> list[RateChart]:
-    """A figure by the columns asked for, and one by each further column with several values."""
+    """A figure by the requested columns, and one by each further column with several values."""
     groupings = [grouping(verdicts, by)]
     for name in _CHART_COLUMNS:
         several = 1 < len(set(verdicts.column(name))) <= _MOST_GROUPS
@@ -226,7 +225,7 @@ def _lead(chart: RateChart, verdicts: ThreatVerdicts) -> str:
 
 
 def _numbers(verdicts: ThreatVerdicts, chart: RateChart) -> list[KeyNumber]:
-    """Counts, and the extremes of the rates."""
+    """Counts, and the highest and lowest rates."""
     statuses = Counter(verdicts.column("status"))
     behaviours = len({row.behaviour or row.prompt or row.id for row in verdicts})
     reasons = ", ".join(f"{statuses[name]:,} {name}" for name in STATUSES[1:] if statuses[name])
@@ -283,11 +282,11 @@ def _runs(verdicts: ThreatVerdicts) -> dict[int, ThreatRun]:
 
 
 def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
-    """Answers by the id of their verdicts, which begins with the number of the file where ids are not distinct."""
+    """Answers by the id of their verdicts, prefixed by the number of the file if ids are not distinct."""
     ids = set(verdicts.column("id"))
     answers = {}
     for position, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
-        with suppress(FileFormatError):  # of a format without answers, or moved away since
+        with suppress(FileFormatError):  # a format without answers, or a file moved since
             for answer in read_answers(name):
                 numbered = f"{position}:{answer.id}"
                 answers[numbered if numbered in ids else answer.id] = answer.text or ""
@@ -299,7 +298,7 @@ def attempt_columns(
 ) -> list[dict[str, Any]]:
     """The first attempts by columns, for the page's script; columns without content are left out.
 
-    ``answers`` are those of the attacked model, by id.
+    ``answers`` are the answers of the attacked model, by id.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> [column["name"] for column in attempt_columns(ThreatVerdicts((ThreatVerdict("7", "Say it", success=True),)))]
@@ -341,7 +340,7 @@ _LABELS = {None: "", True: "success", False: "failure"}
 
 
 def _texts(name: str, about: str, values: list[str], longest: int | None = _LONGEST_NAME) -> dict[str, Any] | None:
-    """A column of texts, each distinct one stored once and cut; without a limit, hidden behind a click, as lines."""
+    """A column of texts, each distinct text stored once and cut; without a limit, shown behind a click, as lines."""
     distinct = list(dict.fromkeys(values))
     if not any(distinct):
         return None
@@ -356,7 +355,7 @@ def _texts(name: str, about: str, values: list[str], longest: int | None = _LONG
 
 
 def _cut(text: str, longest: int) -> str:
-    """The beginning of a text, and how many characters were cut off.
+    """The beginning of a text, with the number of characters cut off.
 
     >>> _cut("abcdef", 3)
     'abc … [3 characters left out]'
@@ -385,7 +384,7 @@ def _choices(columns: list[dict[str, Any]]) -> list[str]:
 
 
 def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[str, str]]:
-    """Files, and counts of what is in them."""
+    """Files, and counts of their contents."""
     facts = []
     for position, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
         path = Path(name)

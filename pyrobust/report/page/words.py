@@ -1,4 +1,4 @@
-"""Text of the first screen about a subject: one sentence, and a few numbers with their intervals."""
+"""Text of the first screen about a subject: one sentence and a few numbers with their intervals."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class KeyNumber:
     """A number of the first screen.
 
     Attributes:
-        title: what it is.
+        title: what the number is.
         value: the number.
         interval: its interval, in words; "" without one.
-        style: class of its colour; "" for none.
+        style: CSS class of its colour; "" for none.
     """
 
     title: str
@@ -55,7 +55,7 @@ def verdict(subject: Subject) -> str:
         )
     proved = "certified" if subject.smoothed else "proved robust"
     if not subject.attacked_within(radius):
-        # What an attack broke within a smaller radius is broken at this one, too.
+        # Examples broken within a smaller radius are broken at this one, too.
         attacks = "No attack was run" if subject.upper is None else "Attacks were run at smaller radii only"
         condition = "correct without a change" if subject.upper is None else "not broken there"
         share = (
@@ -110,7 +110,7 @@ def _percent(rate: Rate) -> str:
 
 
 def _median(title: str, values: npt.NDArray[np.float64], alpha: float) -> KeyNumber:
-    """The median with its exact interval, between two order statistics."""
+    """The median with its exact interval, whose ends are two order statistics."""
     ordered = np.sort(values)
     n = len(ordered)
     # P(fewer than `rank` values lie below the median) <= alpha / 2.
