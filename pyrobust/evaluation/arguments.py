@@ -60,7 +60,7 @@ def _read(data: Any, settings: SweepSettings, rounding: Literal["warn", "refuse"
         expected = "an ImageSet, a pair (x, y), or an iterable of pairs such as a DataLoader or Dataset"
         hint = "read it with load_data" if isinstance(data, str) else ""
         raise InputTypeError("data", expected, type(data).__name__, hint)
-    source = getattr(data, "dataset", data)  # of a DataLoader
+    source = getattr(data, "dataset", data)  # the data set of a DataLoader
     from pyrobust.zoo import as_image_set
 
     return as_image_set(

@@ -189,7 +189,7 @@ class AttackChunk:
                 f"{self.epsilon!r}",
                 f"others for image {indices[wrong[0]]}",
             )
-        # Rounded up, a distance of epsilon would lie above it.
+        # Rounded up, a distance of exactly epsilon would exceed epsilon.
         return levels.distances(x_adv, x, norm).clamp_(max=self.epsilon).numpy()
 
     def broken_by(

@@ -50,11 +50,11 @@ _ROUND_S = 5.0
 @dataclass
 class _Worker:
     place: Place
-    header: Header | None = None  # None until it is prepared
+    header: Header | None = None  # None until the worker is prepared
     machine: str = ""
     tasks: deque[Task] = field(default_factory=deque)
-    used: bool = False  # has begun a chunk
-    alone: bool = False  # computes one suspect chunk, and nothing else
+    used: bool = False  # whether the worker has begun a chunk
+    alone: bool = False  # whether the worker computes one suspect chunk, and nothing else
     pending: Mapping[str, Any] | None = None  # latest state of the worker's oldest task
     since: float = 0.0  # when the worker began its oldest task, or last answered
 

@@ -50,7 +50,7 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
         )
         for logits in (output.detach().cpu().double() for output in passes)
     )
-    # Unless kernels are pinned, a GPU may choose others another time.
+    # Unless kernels are pinned, a GPU may choose different ones in another pass.
     if first == again and (pinned or runner.device.type == "cpu"):
         return first
     first = replace(first, bits="")

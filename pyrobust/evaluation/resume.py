@@ -49,7 +49,7 @@ class Tally:
         self.radius = self._kind.reference(run.parameters)
         self.correct = 0
         self.certified = 0 if self._kind.certified and self.radius else None
-        # Nor has a minimum-norm attack a rate: at some distance, it breaks nearly every image.
+        # A minimum-norm attack has no rate either: at some distance, it breaks nearly every image.
         nothing = {name: np.zeros(0) for name in self._kind.columns}
         self.robust = None if self._kind.unbroken(nothing, self.radius) is None else 0
         for block in run.blocks() if rows is None else [rows]:
@@ -171,7 +171,7 @@ def _ignore(done: int, total: int) -> None:
 def _first_worker(
     fleet: Fleet, stored: Mapping[str, Any], machine: str | None
 ) -> tuple[tuple[int, Place, Header], list[Started]]:
-    """Let the first worker prepare, and take the run's header from it; return it and the other started workers.
+    """Let the first worker prepare, which gives the run's header; return this worker and the other started ones.
 
     Workers on a machine other than ``machine`` are left out, unless that leaves none.
     """

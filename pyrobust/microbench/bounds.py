@@ -126,7 +126,7 @@ def _backward(
         elif isinstance(layer, nn.Conv2d):
             assert layer.bias is not None
             bias = bias + a.sum((3, 4)) @ layer.bias
-            # conv_transpose2d needs the rows and columns that a stride cuts off at the border.
+            # conv_transpose2d needs the number of rows and columns that a stride cuts off at the border.
             lost = [(n + 2 * p - k) % s for n, p, k, s in zip(shapes[i][1:], *_sizes(layer), strict=True)]
             flat = F.conv_transpose2d(a.flatten(0, 1), layer.weight, None, layer.stride, _sizes(layer)[0], lost)
             a = flat.unflatten(0, a.shape[:2])

@@ -21,8 +21,7 @@ _COLUMNS = (Column("", "left"), Column("certified"), Column("undecided"), Column
 
 
 def sandwich_radii(both: Sandwich) -> list[float]:
-    """Radii for the table of a sandwich: AutoAttack's epsilons, and round numbers up to one where most examples are
-    broken.
+    """Radii for the table of a sandwich: AutoAttack's epsilons, and round numbers up to where most examples are broken.
 
     >>> from pyrobust.evaluation.sandwich import sandwich
     >>> from pyrobust.zoo import load_data, load_model

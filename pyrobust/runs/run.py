@@ -139,8 +139,8 @@ class Run(Tabular):
         robust, since no adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up, 0
         where the clean image is misclassified, and inf where no adversarial example was found. In a run with
         ``certify_first``, ``proved`` is 1 where the image is proved robust and was not attacked, ``rows_saved`` is the
-        least number of rows (single-image forward passes) that attacks on it would have taken, and ``proof_seconds`` is
-        the image's share of the proof time.
+        least number of rows (single-image forward passes) that attacks on the image would have taken, and
+        ``proof_seconds`` is the image's share of the proof time.
 
         Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), 0.0 if none was proved;
         ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
@@ -314,8 +314,8 @@ class Run(Tabular):
 
         Returns:
             ``verdict``: "verified", "falsified" or "unknown"; ``stage``: what gave the verdict, "forward", "attack" or
-            a method, "" where unknown; ``margin``, float64: the smallest margin that the last method tried proved, NaN
-            where none was tried. Each is [N].
+            a method, "" where unknown; ``margin``, float64: the smallest margin proved by the last method tried, NaN
+            where no method was tried. Each is [N].
 
         Raises:
             InputError: the run is not a verification, or does not have this epsilon.

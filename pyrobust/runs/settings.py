@@ -63,8 +63,8 @@ class SweepSettings:
         executor: where chunks are computed: None for this process; devices of this machine, such as ["cuda:0",
             "cuda:1"], or "all", or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. Results are bitwise equal on the
             same kind of hardware.
-        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            that of the resumed run, else torch's, or a worker's share of the machine.
+        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default: the
+            resumed run's number, else torch's, or a worker's share of the machine.
         timeout: seconds > 0 that a worker may compute without an answer before its chunk is set aside and reported at
             the end of the sweep; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
             usual, and at least a minute, is named in a warning and given to another worker.

@@ -286,7 +286,7 @@ class Sandwich(Tabular):
         """
         import pyrobust
 
-        root: Any = pyrobust  # imported late: the report imports this package
+        root: Any = pyrobust  # through the root: packages below the report do not import it
         root.report.page.write_page(path, self.run, data=data, replace=replace)
 
     def to_dict(self) -> dict[str, Any]:

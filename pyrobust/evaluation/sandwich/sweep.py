@@ -149,9 +149,9 @@ def sandwich_dataset(
     succeeds only where a test with ``n_attack`` samples of other noise rejects the label. This test runs once for each
     example, and is wrong with probability at most ``alpha_attack``.
 
-    The certified radius is at most the true distance, and this at most the attacked one: a lower bound that reaches the
-    upper one is a crossing (``Sandwich.crossings``), and shows that one of them is false. Certified radii are searched
-    up to 1.05 times the attacked distance.
+    The certified radius is at most the true distance, which is at most the attacked distance: a lower bound that
+    reaches the upper one is a crossing (``Sandwich.crossings``), and shows that one of the two bounds is false.
+    Certified radii are searched up to 1.05 times the attacked distance.
 
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes.
 
