@@ -100,7 +100,7 @@ def certify_dataset(
     Raises:
         InputError: a value out of range, labels that are not classes, a number of classes other than the model's, or a
             missing ``model_name``.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
@@ -163,7 +163,7 @@ def predict_dataset(
 
     Raises:
         InputError: a value out of range, labels that are not classes, or a missing ``model_name``.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
         StoreError: the run cannot be written or resumed.
         FileFormatError: ``out`` is damaged, or not a run.
         WorkerError: workers cannot be started, differ, or die again and again.

@@ -100,7 +100,7 @@ def confirm_curve(
         InputError: a curve that is not ``stepwise``, an attack with another norm or an epsilon for each example, or a
             wrong number of examples; an attack that leaves the ball or the clip range, or returns a wrong shape, NaN or
             inf.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> from pyrobust.attacks import FAB, PGD
     >>> from pyrobust.zoo import load_data, load_model

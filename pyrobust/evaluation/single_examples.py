@@ -222,7 +222,7 @@ def as_class(label: Any) -> int | None:
 
 
 def check_adversarial_input(x_adv: Any, x: Any) -> Any:
-    """Return an attack's x_adv, float tensors in the form of x; raise unless arrays keep the shape and are finite."""
+    """Return an attack's x_adv (a float tensor if x is one); raise unless arrays keep the shape and are finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
     if x_adv is None:

@@ -91,7 +91,7 @@ def verify_dataset(
         epsilons: perturbation radii > 0, without duplicates, in any order.
         box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
             D]; finite, at least 0; 0 fixes an element. Epsilons and radii are then multiples of the box; ``epsilons``
-            is 1 by default. Not for method "lipschitz" with ``radius``.
+            is 1 by default. Not allowed for method "lipschitz" with ``radius``.
         radius: True to search for certified radii instead of giving verdicts at epsilons.
         largest: largest radius to try.
         attack: "pgd" (40 steps) to look for counterexamples, or None. Only with epsilons.
@@ -109,8 +109,8 @@ def verify_dataset(
 
     Raises:
         InputError: a value out of range, labels that are not classes, images outside the clip range.
-        InputTypeError: an argument of another type, an unknown keyword; a model that is not a module, or not in float32
-            or float64.
+        InputTypeError: an argument of the wrong type, an unknown keyword; a model that is not a module, or not in
+            float32 or float64.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.

@@ -119,9 +119,9 @@ class RunWatcher:
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
     the bounds of one rate hold at every moment of the run, however often someone looks and whenever they stop. They are
-    for the images of this run, not for others, and need a random order (``order="random"`` of the sweep): the first
-    images of a data set in its own order are not a random sample. Images that sequential sampling finishes early are
-    easy, so its bounds use only images that no unfinished one precedes in the order.
+    for the images of this run, not for other images, and need a random order (``order="random"`` of the sweep): the
+    first images of a data set in its own order are not a random sample. Images that sequential sampling finishes early
+    are easy, so its bounds use only images that no unfinished image precedes in the order.
 
     Args:
         path: the run file, which may not exist yet.

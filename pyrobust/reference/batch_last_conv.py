@@ -1,4 +1,4 @@
-"""Convolutions in batch-last layout, computed by torch's convolutions in its own layout."""
+"""Convolutions in batch-last layout, computed by torch's convolutions in torch's own layout."""
 
 from __future__ import annotations
 

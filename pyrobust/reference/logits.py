@@ -90,7 +90,7 @@ def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor
 def logit_verdict(
     logits: Tensor, y: Tensor, targeted: bool = False, *, tolerance: float = 0.0, both: bool = False
 ) -> Tensor:
-    """Judge each row as 0 robust, 1 fooled or 2 close: reference of ``pyrobust.ops.logit_verdict``.
+    """Judge each row as 0 (robust), 1 (fooled) or 2 (close): reference of ``pyrobust.ops.logit_verdict``.
 
     Args:
         logits: [B, K], float.

@@ -13,8 +13,7 @@ from .rounding import _two_sum
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
     """Add z to x, rounded toward x, then clipped to the box: reference of ``pyrobust.ops.add_perturbation``.
 
-    Each element is, of the numbers of x's dtype that lie between x and x + z and in [lower, upper], the one nearest to
-    x + z.
+    Among the numbers of x's dtype between x and x + z and in [lower, upper], each element is the one nearest to x + z.
 
     Args:
         x: float, in [lower, upper].

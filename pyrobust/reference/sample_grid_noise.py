@@ -43,7 +43,7 @@ def sample_grid_noise(
         k: [M, ...], int32.
         runs: tuples (row, image, first, count), each for samples first … first + count - 1 of ``k[row]``, whose
             contract index is ``image``.
-        sigma: standard deviation before rounding, positive; exactly this float.
+        sigma: standard deviation before rounding, positive; taken as exactly this float.
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).

@@ -60,7 +60,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
 
     Args:
         run: a run of kind attack, with at least one image.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
         curve: curve of a minimum-norm run, with confirmations. Default: the `minimum_norm_curve` of the run.
 
     Returns:

@@ -53,7 +53,7 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 class LineStyles:
-    """Styles of lines by classifier: each keeps its colour and dashes through all figures that share this object.
+    """Styles of lines by classifier: a classifier keeps colour and dashes in all figures that share this object.
 
     >>> styles = LineStyles()
     >>> styles.of(["a", "b"])[1] == styles.of(["b"])[0]

@@ -56,7 +56,7 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
         logs: a run, or certification logs, of one norm, with at least one image.
         path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
             overwritten. The same logs give the same bytes.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Raises:
         InputError: no log, several norms, an invalid radius, a run of another kind or without images, a file name with
@@ -90,7 +90,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
         logs: logs of one norm with votes, or with radii from which the votes follow.
         path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
             overwritten. The same logs give the same bytes.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Raises:
         InputError: a log without votes; and as for `plot_certified_accuracy`.
@@ -115,7 +115,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
 def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
     """Draw the figure of `plot_certified_accuracy`, to be rendered in any number of formats.
 
-    With ``styles``, a classifier has the same line as in other figures.
+    With ``styles``, a classifier has the same line style as in other figures.
     """
     steps = [_of_run(logs)] if isinstance(logs, Run) else _of_logs(checked_logs(logs))
     norm = checked_norm({each.norm for each in steps})
@@ -176,7 +176,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
     Args:
         runs: runs of kind attack, or of kind verify at given epsilons; runs of one classifier and kind are joined into
             one line. Minimum-norm runs must have the same images; each is drawn as a separate step function.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
         styles: styles as in `certified_accuracy_frame`.
 
     Raises:

@@ -27,9 +27,10 @@ _QUARTILES = ("lower quartile", "median", "upper quartile")
 def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTable:
     """Compare runs of attacks and verifications: clean accuracy, and two bounds of robust accuracy.
 
-    One column per classifier and data set. Each row, for one norm, epsilon and method, has either the verified share,
-    which is a lower bound of robust accuracy, or the share that withstood the attack, which is an upper bound. If an
-    attack on the same model and data broke a verified image, attack or verification is wrong, and the notes report it.
+    The table has one column per classifier and data set. Each row, for one norm, epsilon and method, has either the
+    verified share, which is a lower bound of robust accuracy, or the share that withstood the attack, which is an upper
+    bound. If an attack on the same model and data broke a verified image, attack or verification is wrong, and the
+    notes report it.
 
     Minimum-norm runs have rows at the epsilons of the other runs and at round numbers, and rows for the quartiles of
     the distance.
@@ -37,10 +38,10 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     Args:
         runs: runs of kind attack, or of kind verify at given epsilons, each with at least one image; minimum-norm runs
             of one data set must have the same images.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes say what it depends on.
+        A table to print or to write; its notes say what the numbers depend on.
 
     Raises:
         InputError: no run, a run of another kind or without images, minimum-norm runs of different images, or alpha out

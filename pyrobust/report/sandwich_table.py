@@ -41,7 +41,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
     Args:
         run: a run of kind sandwich, with at least one image.
         radii: finite, at least 0. Default: `sandwich_radii`.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write; its notes are the lines of `describe_run`, and every crossing.

@@ -36,7 +36,7 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
         run: a run of any kind, with at least one image.
         radii: radii of certified accuracies, at least 0; default: the radii of the run's table. Attacks and predictions
             have none.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
         ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's fields and ``interval_alpha``;

@@ -65,7 +65,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     Args:
         run: a run of kind certify, with at least one image.
         radii: at least 0, in the unit of the input; default: `default_radii`.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write; its notes are the lines of `describe_run`, and definitions of p_A and the average
@@ -113,7 +113,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
     Args:
         run: a run of kind certify or predict, with at least one image.
-        alpha: probability that the interval of the accuracy misses, in (0, 1).
+        alpha: probability that the interval of the accuracy misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.
@@ -142,7 +142,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
     Args:
         run: a run of kind verify, with at least one image.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.
@@ -189,7 +189,7 @@ def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
     Args:
         run: a run of any kind, with at least one image.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.
@@ -209,7 +209,7 @@ def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def total_rows(run: Run, alpha: float) -> list[Row]:
-    """Rows of the images, clean accuracy, the rates of the kind, and images without a class."""
+    """Rows with the number of images, clean accuracy, the rates of the kind, and images without a class."""
     check_images(run)
     rows: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
     rows += [rate_row(rate.title, rate.rate) for rate in run.header.type.rates(run, alpha)]

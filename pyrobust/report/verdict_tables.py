@@ -51,7 +51,7 @@ def threat_tables(
         judge: name of the judge whose verdicts count; None for all.
         k: number of attempts of ``success_at_k``; None for the largest number that all prompts allow.
         budget: budget of ``queries_to_success``; None for the largest number of queries of an attempt.
-        alpha: probability that one of the intervals of a column misses, in (0, 1).
+        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         "threats" always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
@@ -119,11 +119,11 @@ def threat_table(
     columns for the queries to success follow if the log has numbers of queries.
 
     Args:
-        verdicts: any.
+        verdicts: any verdicts.
         by: columns to group by, see `grouping`.
         k: as in `threat_tables`.
         budget: as in `threat_tables`.
-        alpha: probability that one of the intervals of a column misses, in (0, 1).
+        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write; its notes state the sample, confidence and correction of the intervals.
@@ -171,8 +171,8 @@ def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
     """Accuracy of the judges by model, and success rates by their verdicts and by the labels; None without labels.
 
     Args:
-        verdicts: any; rows with a ``human_label`` are taken for a random part of the judged answers.
-        alpha: probability that one of the intervals of a column misses, in (0, 1).
+        verdicts: any verdicts; rows with a ``human_label`` are taken for a random part of the judged answers.
+        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         A table, or None.
@@ -211,8 +211,8 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
     """Agreement of each pair of judges on the answers that both judged; None if no pair judged the same answer.
 
     Args:
-        verdicts: any.
-        alpha: probability that one of the intervals of a column misses, in (0, 1).
+        verdicts: any verdicts.
+        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         A table, or None.
@@ -268,8 +268,8 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
     """Differences of success rates between models on the behaviours that both have; None without two such models.
 
     Args:
-        verdicts: any; each judge and kind of threat is compared separately.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        verdicts: any verdicts; each judge and kind of threat is compared separately.
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table, or None.
@@ -288,8 +288,8 @@ def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) ->
     """Differences of success rates between attacks on the same models and behaviours; None without two such attacks.
 
     Args:
-        verdicts: any; each judge and kind of threat is compared separately.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        verdicts: any verdicts; each judge and kind of threat is compared separately.
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table, or None.
@@ -348,7 +348,7 @@ def _comparison_table(verdicts: ThreatVerdicts, side: Side, alpha: float) -> Rep
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
-    """Notes on the rates of a table: definition, sampling unit of the intervals, confidence and correction."""
+    """Notes on the rates of a table: definition, sample of the intervals, confidence and correction."""
     methods = {rate.method for rate in rates}
     made = {
         "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",

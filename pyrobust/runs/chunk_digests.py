@@ -170,7 +170,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split increasing chunk numbers into consecutive ones, and these into pieces of at least one chunk."""
+        """Split increasing chunk numbers into consecutive series, and these into pieces of at least one chunk."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):

@@ -99,7 +99,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _make_file(self) -> bool:
-        """Unless the path exists, create an empty file, which is an empty database to SQLite; return whether it did."""
+        """Create an empty file (to SQLite, an empty database) unless the path exists; return whether it did so."""
         if self._file is None:
             return False
         if os.path.isdir(self._file):

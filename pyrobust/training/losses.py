@@ -165,8 +165,7 @@ def ramp(step: float, begin: float, end: float, first: float, last: float, *, sh
 
     - "linear": g(t) = t.
     - "smooth": g(t) = a·t⁴ up to t = ¼, then the tangent there, with a such that g(1) = 1. The ball grows slowly while
-    the
-      network is far from robust (Xu et al., "Automatic perturbation analysis for scalable certified robustness and
+      the network is far from robust (Xu et al., "Automatic perturbation analysis for scalable certified robustness and
       beyond", 2020).
 
     Args:

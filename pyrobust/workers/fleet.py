@@ -146,7 +146,7 @@ class ThisProcess(Fleet):
         return [Reply(0, getattr(self._object, method)(*arguments))]
 
     def replace(self, worker: int) -> None:
-        """Never happens: a process cannot outlive itself."""
+        """Never called, since this process is the worker."""
         raise AssertionError("the only worker is this process")
 
     def close(self) -> None:

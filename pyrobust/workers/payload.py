@@ -1,4 +1,4 @@
-"""Objects on their way to a worker and back."""
+"""Serialization of objects that are sent to a worker and back."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def sandwich_dataset(
     Raises:
         InputError: a value out of range, an argument for the other kind of classifier, labels that are not classes,
             images outside the clip range; semantics "float32" under settings that allow other arithmetic, such as TF32.
-        InputTypeError: an argument of another type; a model that is not a module, or not in float32 or float64.
+        InputTypeError: an argument of the wrong type; a model that is not a module, or not in float32 or float64.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.

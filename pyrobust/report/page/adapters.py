@@ -60,7 +60,7 @@ def subjects_of(
     Args:
         results: runs of any kind and certification logs, with at least one example each.
         data: the data set, for pictures. None: the data set, loaded again from the files that a run names.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first above 0 is the headline radius of all subjects. Empty: chosen
             by norm.
 
@@ -69,7 +69,7 @@ def subjects_of(
 
     Raises:
         InputError: no result, a result without examples, or data that no result used.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> from pyrobust.attacks import FGSM
     >>> from pyrobust.evaluation import attack_dataset, verify_dataset

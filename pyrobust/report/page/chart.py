@@ -17,7 +17,7 @@ from pyrobust.checks import number_text
 from pyrobust.metrics.radii import rising
 from pyrobust.report.formats import ReportTable
 
-#: Side of the square that paths are drawn in.
+#: Side of the square in which paths are drawn.
 SQUARE = 1000
 
 _Floats = npt.NDArray[np.float64]
@@ -33,7 +33,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Shape:
-    """A path, or the area within, with the class of its style."""
+    """A path, or the area inside it, with the CSS class of its style."""
 
     style: str
     path: str

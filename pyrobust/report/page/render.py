@@ -1,4 +1,4 @@
-"""The page itself: one HTML file without any request, every string escaped."""
+"""The page itself: one HTML file that sends no request, with every string escaped."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page_html(
             one network, data set and norm are shown together, as lower and upper bounds.
         data: the data set, for pictures. None: the data set, loaded again from the files that a run names; a data set
             that comes from code has to be given.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
             one common radius for each norm, either one that the runs were asked for or a round number.
         title: title of the page; default: the models and data.
@@ -61,8 +61,8 @@ def page_html(
 
     Raises:
         InputError: no result, a result without examples, data that no result used, or alpha out of range.
-        InputTypeError: an argument of another type.
-        MissingExtraError: jinja2 is not installed; or Pillow, with data.
+        InputTypeError: an argument of the wrong type.
+        MissingExtraError: jinja2 is not installed, or Pillow is not installed and ``data`` is given.
 
     >>> from pyrobust.attacks import FGSM
     >>> from pyrobust.evaluation import attack_dataset
@@ -170,7 +170,7 @@ def write_page(
         path: path of the page. An existing file is overwritten if it is such a page, or with ``replace``.
         results: runs of any kind and certification logs.
         data: the data set, for pictures. None: the data set, loaded again from the files that a run names.
-        alpha: probability that one of the intervals misses, in (0, 1).
+        alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
             one common radius for each norm, either one that the runs were asked for or a round number.
         title: title of the page; default: the models and data.

@@ -74,7 +74,7 @@ class Subject:
         crossings: data-set indices where the lower bound is not below the upper one: one of the two bounds is false.
         adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
         pictures: pictures of the examples; None without pictures; ``no_pictures`` then states the reason.
-        alpha: probability that one of the intervals misses.
+        alpha: probability that one of the intervals misses the true value.
         asked: radii that the run was asked for, other than the marks of its bounds.
         headline: the radius to which the first screen refers; see `with_common_radius`.
         chosen: radii of the tables; empty for the subject's own radii.

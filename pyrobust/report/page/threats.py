@@ -50,7 +50,7 @@ class RateRow:
         least, most: the rate if missing verdicts count as failures, and if they count as successes.
         text: the rate with its interval.
         parts: parts of the bar of all attempts: style, left edge and width.
-        counts: the counts of these parts in words.
+        counts: the numbers of attempts, behaviours and missing verdicts, in words.
     """
 
     name: str
@@ -72,7 +72,7 @@ class RateChart:
         name: name, distinct on a page.
         title: heading.
         about: what the figure shows.
-        column: what the rows are.
+        column: what the rows stand for.
         rows: rows, the highest rate first.
         missing: whether any verdict is missing.
     """
@@ -106,7 +106,7 @@ def threat_page_html(
         judge: as in `threat_tables`.
         k: as in `threat_tables`.
         budget: as in `threat_tables`.
-        alpha: probability that one of the intervals of a figure or a column misses, in (0, 1).
+        alpha: probability that one of the intervals of a figure or a column misses the true value, in (0, 1).
         title: title of the page; default: the model and the kind of threat.
 
     Returns:

@@ -1,6 +1,6 @@
 """A kind of run: a class whose attributes declare its parameters and the columns of its table.
 
-Code for tables, validators, logs, rates, captions, audits and pages asks the class of a run and names no kind.
+Code for tables, validators, logs, rates, captions, audits and pages uses the class of a run and names no kind.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Kind:
         attacked: whether the run has adversarial examples that are not part of a verification.
         stepwise: whether the run stores the distance of the nearest adversarial example of each image.
         outcome: what a rate at an epsilon counts, such as "verified"; "" if the run has no such rates.
-        side: how those rates bound robust accuracy, for a figure's caption.
+        side: how the rates at an epsilon bound robust accuracy, for a figure's caption.
         table: function of `pyrobust.report` that makes the run's table; by default a table of its ``rates``.
         panel: help heading under which the kind's command is listed. The command is the function named after the kind,
             with underscores for dashes, in the `pyrobust.cli.sweeps` module of that name.
@@ -243,7 +243,7 @@ class Kind:
         return 0.0
 
     def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
-        """Whether each image withstood the attack, within a radius if the run has several; None without an attack."""
+        """Whether each image withstood the attack (within ``radius`` if a run has several); None without an attack."""
         return None
 
     def failures(self, run: Run) -> int:
