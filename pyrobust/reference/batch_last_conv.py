@@ -43,7 +43,7 @@ def batch_last_conv_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Reference of ``pyrobust.ops.batch_last_conv_transposed``, with its arguments: [C, H, W, N] from [O, h, w, N].
+    """Reference of ``pyrobust.ops.batch_last_conv_transposed``, same arguments: [C, H, W, N] from [O, h, w, N].
 
     >>> import torch
     >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()

@@ -21,7 +21,7 @@ def square_window(
 ) -> Tensor:
     """Move the budget of two windows into the first one: reference of ``pyrobust.ops.square_window``.
 
-    Signature and formula are those of the op.
+    The signature and formula are those of the op.
 
     >>> x, u = torch.full((1, 1, 1, 4), 0.5), torch.tensor([[0.0, -1.0, 0.0, 1.0, 1.0, 1.0]])
     >>> square_window(x, x, u, torch.tensor([[0.6, -0.8], [0.6, -0.8]]).double(), 0.25, (1, 2), "l2")

@@ -20,8 +20,8 @@ def linf_step(
 ) -> Tensor:
     """Step along the sign of the gradient within ball and box: reference of ``pyrobust.ops.linf_step``.
 
-    Signature and formula are those of the op. The ends of the interval allowed for x' are rounded toward x, in the
-    dtype of x.
+    The signature and formula are those of the op. The ends of the interval allowed for x' are rounded in x's dtype,
+    toward x.
 
     >>> x = torch.tensor([[0.5, 0.1]])
     >>> linf_step(x, torch.tensor([[2.0, -1.0]]), x, torch.tensor([0.25]), epsilon=0.125)
@@ -64,7 +64,7 @@ def linf_momentum_step(
 ) -> Tensor:
     """Step along the sign of the gradient with momentum: reference of ``pyrobust.ops.linf_momentum_step``.
 
-    Signature and formula are those of the op.
+    The signature and formula are those of the op.
 
     >>> x, before = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.25]])
     >>> linf_momentum_step(x, torch.tensor([[1.0, -1.0]]), x, before, torch.tensor([0.125]), epsilon=0.5)
@@ -88,7 +88,7 @@ def l1_step(
 ) -> Tensor:
     """Return the perturbation after a sparse step, not projected: reference of ``pyrobust.ops.l1_step``.
 
-    Signature and formula are those of the op.
+    The signature and formula are those of the op.
 
     >>> x = torch.full((1, 4), 0.5)
     >>> l1_step(x, torch.tensor([[3.0, -2.0, 1.0, 0.0]]), x, torch.tensor([1.0]), torch.tensor([2]))
@@ -118,7 +118,7 @@ def l1_step_in_ball(
 ) -> Tensor:
     """Take the sparse step, project and round toward x: reference of ``pyrobust.ops.l1_step_in_ball``.
 
-    Signature and formula are those of the op.
+    The signature and formula are those of the op.
 
     >>> x, gradient = torch.full((1, 4), 0.5), torch.tensor([[3.0, -2.0, 1.0, 0.0]])
     >>> l1_step_in_ball(x, gradient, x, torch.tensor([1.0]), torch.tensor([2]), epsilon=0.5)
