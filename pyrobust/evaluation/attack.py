@@ -95,7 +95,8 @@ def attack_dataset(
     Args:
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on the model's
             device, and, if it has the parameter ``indices``, the data-set indices.
-        minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of its epsilon.
+        minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of the attack's
+            epsilon.
         data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).

@@ -223,8 +223,8 @@ def compute_robustness_curve(
     """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
     The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has its own ``evaluate``, that
-    method decides instead: all examples are attacked at each epsilon, and its robust accuracy is the "robust_accuracy"
-    of ``evaluate(x, y, x_adv)``. ``outside`` of the result counts the points outside the ball or the clip range.
+    method decides instead: all examples are attacked at each epsilon, and the value there is the "robust_accuracy" of
+    ``evaluate(x, y, x_adv)``. ``outside`` of the result counts the points outside the ball or the clip range.
 
     Args:
         attack_class: a subclass of ``AdversarialAttack``, or any class with its interface.

@@ -45,7 +45,8 @@ def compute_certified_accuracy(
         smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius), which is
             called with one image ``test_images[i]`` at a time.
         test_images: [N, ...], float; N ≥ 1.
-        test_labels: [N], integers, the true classes; −1 for an image without one, for which every class is wrong.
+        test_labels: [N], integers, the true classes; −1 for an image without a true class, for which every prediction
+            is wrong.
         radii: radii ≥ 0, in the unit of the input.
         n: samples for each image that bound the probability of its class.
         alpha: probability that one certificate is wrong, in (0, 1).

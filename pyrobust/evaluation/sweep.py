@@ -40,7 +40,8 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """Progress of a chunk since the last part; once committed, in one transaction, the chunk can resume from it.
+    """Progress of a chunk since the last part; once a part is committed (in one transaction), the chunk can resume from
+    it.
 
     Args:
         rows: columns of the images finished since the last part.

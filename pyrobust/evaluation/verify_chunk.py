@@ -151,7 +151,7 @@ class VerifyChunk:
         falsified: list[str],
         kept: Tensor,
     ) -> None:
-        """Attack the images that are not falsified yet, verified ones included: a certificate must hold."""
+        """Attack the images that are not falsified yet, including verified ones to test their certificates."""
         epsilon = self.parameters["epsilons"][step]
         _, adversarial, distance, x_adv = self.attacks[step].examine(x, y, indices, lambda done, total: None)
         proved = torch.from_numpy(radius)

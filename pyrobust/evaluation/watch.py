@@ -42,7 +42,7 @@ class WatchedRate:
 
     Attributes:
         name: "correct", "certified" or "robust".
-        radius: the radius that the rate refers to; None for "correct", and where the run has only one.
+        radius: the radius that the rate refers to; None for "correct", and if the run has only one radius.
         count: images so far that have this property.
         n: images done.
         value: count / n.

@@ -1,4 +1,4 @@
-"""Gaussian noise on a grid, from the definition of its distribution, in Python integers."""
+"""Gaussian noise on a grid, computed from the definition of its distribution in Python integers."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
     """Accuracy of the judges by model, and success rates by their verdicts and by the labels; None without labels.
 
     Args:
-        verdicts: any verdicts; rows with a ``human_label`` are taken for a random part of the judged answers.
+        verdicts: any verdicts; rows with a ``human_label`` are taken as a random sample of the judged answers.
         alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
