@@ -73,8 +73,8 @@ def attack_dataset(
 
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
     results as an uninterrupted one: random numbers depend on the seed and the data-set index, and chunk boundaries are
-    fixed. torch's generators are reseeded for every chunk, so a randomised model depends on the batch size and the
-    shards. A resumed attack must have the same attributes, including those of its attacks if it is an ensemble; its
+    fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the batch size and
+    the shards. A resumed attack must have the same attributes, including those of its attacks if it is an ensemble; its
     ``callback`` receives the rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance

@@ -318,7 +318,7 @@ def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
 
 
 def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: LabelledImages, n: int) -> dict[str, Any]:
-    """Return the grid and the error delta of the grid's noise, which lowers each p_lower or raises each p-value."""
+    """Return the grid and delta, the error of its noise, by which each p_lower is lowered or each p-value raised."""
     if smoother.sampler.grid is None:
         return {}
     delta = smoother.sampler.delta(images.shape)

@@ -165,7 +165,7 @@ def _no_progress(task: Task) -> Advance:
 
 
 def _ignore(done: int, total: int) -> None:
-    """Progress inside a chunk stays on its worker."""
+    """Ignore progress inside a chunk, which stays on its worker."""
 
 
 def _first_worker(

@@ -68,7 +68,7 @@ class RobustnessCurve(Tabular):
         norm: norm of the perturbation.
         epsilons: [P], float64, as passed, in any order and with duplicates; for a step function, 0 and the distances at
             which an example is broken, in increasing order.
-        counts: [P], int64, examples still classified correctly at each epsilon.
+        counts: [P], int64, number of examples still classified correctly at each epsilon.
         n: N, the number of examples.
         lower, upper: [P], float64, pointwise confidence interval (Clopper and Pearson, 1934).
         alpha: largest probability that the interval of one point misses the true value.

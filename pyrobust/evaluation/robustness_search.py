@@ -245,7 +245,7 @@ def evaluates_itself(attack: Any) -> bool:
 
 
 def warn_outside(name: str, outside: int, points: int, consequence: str) -> None:
-    """Log how many points of an attack lie outside, if any do."""
+    """Log how many points of an attack lie outside the ball or the clip range, if any do."""
     if outside:
         logger.warning(
             "attack_class: %d of %d points of %s lie outside the ball or the clip range and %s; return "

@@ -32,7 +32,7 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
         indices: data-set indices of the images to save. Default: all of the run.
 
     Raises:
-        InputError: another kind of run, an image that it lacks, or a path that may not be written.
+        InputError: another kind of run, an image that the run lacks, or a path that may not be written.
         MissingExtraError: PNG files, if Pillow is not installed.
         StoreError: a file cannot be written.
 

@@ -40,8 +40,7 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """Progress of a chunk since the last part; once a part is committed (in one transaction), the chunk can resume from
-    it.
+    """Progress of a chunk since the last part; a chunk can resume from a part that is committed, in one transaction.
 
     Args:
         rows: columns of the images finished since the last part.
@@ -111,7 +110,7 @@ class Task:
     """A chunk, or its missing part.
 
     Args:
-        first: data-set index of the first image of the chunk, which names it.
+        first: data-set index of the first image of the chunk, which identifies the chunk.
         indices: data-set indices of the missing images, in processing order.
         pending: states of the images whose sampling has begun.
         images: x [B, C, H, W] and y [B]; None where workers read them.

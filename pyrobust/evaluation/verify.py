@@ -73,9 +73,9 @@ def verify_dataset(
 ) -> Run:
     """Verify a data set by bound propagation, and store each finished chunk.
 
-    Each image is "verified", "falsified" or "unknown" at each of the given epsilons or, with ``radius``, its certified
-    radius is searched for. Called again with the same arguments after a crash, a kill or an exception, the sweep
-    resumes and ends with the same results as an uninterrupted one.
+    Each image gets a verdict ("verified", "falsified" or "unknown") at each of the given epsilons or, with ``radius``,
+    a certified radius. Called again with the same arguments after a crash, a kill or an exception, the sweep resumes
+    and ends with the same results as an uninterrupted one.
 
     An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
     turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified

@@ -43,7 +43,7 @@ class WatchedRate:
     Attributes:
         name: "correct", "certified" or "robust".
         radius: the radius that the rate refers to; None for "correct", and if the run has only one radius.
-        count: images so far that have this property.
+        count: number of images so far that have the property.
         n: images done.
         value: count / n.
         lower, upper: bounds on the rate of the complete run; None where the order of the images is not random.
@@ -76,11 +76,11 @@ class RunState:
         kind, model, data: kind, model and data of the run.
         state: "running", "stopped" (unfinished, and no process of this machine writes it) or "done".
         done, total: numbers of committed images and of images of the complete run.
-        images_per_second: speed over the last thousand images; None before the first.
-        seconds_left: time the missing images need at this speed; None before the first image.
+        images_per_second: speed over the last thousand images; None before the first image.
+        seconds_left: time that the missing images need at this speed; None before the first image.
         idle_seconds: time since the last commit.
-        abstained: images with an abstention.
-        failed: images with a model output that has no largest logit, such as NaN.
+        abstained: number of images with an abstention.
+        failed: number of images with a model output that has no largest logit, such as NaN.
         order: "data" or "random".
         bounded: number of images that the bounds use, those before the first missing one in a random order; 0 without
             bounds.
@@ -155,7 +155,7 @@ class RunWatcher:
 
     @property
     def run(self) -> Run | None:
-        """The run with the rows of the last state; None before the first."""
+        """The run with the rows of the last state; None before the first state."""
         return self._run
 
     def state(self) -> RunState | None:

@@ -22,7 +22,7 @@ _EPSILON = 0.05
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Yield the cases: the digits net, one image and a batch."""
+    """Yield the cases: the digits net on one image and on a batch."""
     net = load_model("zoo:digits-ibp-0.10").requires_grad_(False).to(device)
     digits = load_digits("test")
     assert isinstance(net, nn.Sequential)

@@ -49,8 +49,8 @@ def sample_noise(
 ) -> Tensor:
     """Pack noisy copies of images, one run after another: reference of ``pyrobust.ops.sample_noise``, bit for bit.
 
-    The copies are fma(sigma, z, x), then (· - mean[c]) / std[c] if ``normalize`` is given, in float64 for a float64
-    result and in float32 otherwise, then rounded to the dtype of the result. z is ``unit_noise``.
+    The copies are fma(sigma, z, x), then normalized to (· - mean[c]) / std[c] if ``normalize`` is given, computed in
+    float64 for a float64 result and in float32 otherwise, and rounded to the dtype of the result. z is ``unit_noise``.
 
     Args:
         x: [M, ...], float32 or float64 (float16 and bfloat16 are widened).

@@ -105,7 +105,7 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
 
     Args:
         curve: a curve of any attack.
-        caption: lines of text: what else the rates depend on.
+        caption: lines of text that state what else the rates depend on.
 
     Returns:
         A table to print or to write, with the caption as notes.

@@ -29,8 +29,8 @@ def plot_curve(
             examples; for a single curve, they are below the plot.
         path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
             overwritten.
-        caption: lines of text below the plot: what else the rates depend on. For a single curve, they replace its
-            attack and number of examples.
+        caption: lines of text below the plot that state what else the rates depend on. For a single curve, they replace
+            its attack and number of examples.
 
     Raises:
         InputError: no curve, curves of several norms, a file name with another ending.

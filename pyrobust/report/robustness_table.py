@@ -29,8 +29,8 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
 
     The table has one column per classifier and data set. Each row, for one norm, epsilon and method, has either the
     verified share, which is a lower bound of robust accuracy, or the share that withstood the attack, which is an upper
-    bound. If an attack on the same model and data broke a verified image, attack or verification is wrong, and the
-    notes report it.
+    bound. If an attack on the same model and data broke a verified image, either the attack or the verification is
+    wrong, and the notes report it.
 
     Minimum-norm runs have rows at the epsilons of the other runs and at round numbers, and rows for the quartiles of
     the distance.

@@ -109,7 +109,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
 
 
 def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Accuracy and abstentions of a run with the smoothed classifier.
+    """Accuracy and abstentions of a run of a smoothed classifier.
 
     Args:
         run: a run of kind certify or predict, with at least one image.
@@ -263,7 +263,7 @@ def _survival(run: Run) -> SurvivalCurve | None:
 
 
 def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate]]:
-    """Share of all images with p_A above 1/2, and with p_A of at least other values."""
+    """Share of all images with p_A above 1/2, and with p_A of at least each of several other values."""
     counts = {at: int((curve.p_a > at if at == 0.5 else curve.p_a >= at).sum()) for at in _SURVIVAL}
     return [(at, estimate_rate(count, len(curve), alpha)) for at, count in counts.items()]
 

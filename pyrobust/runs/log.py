@@ -98,7 +98,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
 
     Raises:
         InputError: the path names the run, or an existing file that is not such a log.
-        StoreError: the file cannot be written; an existing one stays unchanged.
+        StoreError: the file cannot be written; an existing file stays unchanged.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing

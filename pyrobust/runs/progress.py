@@ -17,8 +17,8 @@ class SweepProgress:
     Args:
         done: committed images, including those committed before the sweep was resumed.
         total: images of the sweep.
-        samples: finished samples of the current chunk; for an attack, images instead; for a verification, epsilons or
-            methods.
+        samples: finished samples of the current chunk (for an attack, finished images; for a verification, finished
+            epsilons or methods).
         chunk_samples: total samples of the current chunk.
         chunk: images of the current chunk.
         correct: committed images classified correctly.

@@ -4,7 +4,7 @@ A run is written in chunks of images, one transaction each, so that a crash or a
 written, its file is in WAL mode, and other processes can read what is committed. The writer holds SQLite's write lock
 from opening to closing, so that a second writer is refused. A closed run is one plain file without companions.
 
-Files are untrusted: nothing in them is executed or unpickled, and their schema must match the one written here
+Files are untrusted: nothing in them is executed or unpickled, and their schema must match the schema written here,
 character for character.
 """
 

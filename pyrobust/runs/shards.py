@@ -36,10 +36,10 @@ class ShardState:
 
     Attributes:
         number: I of shard I/K; 1 for an undivided run.
-        path: its file; None if there is none.
+        path: file of the shard or run; None if there is none.
         state: "complete", "unfinished", "running" (a process of this or another machine writes it) or "missing" (no
             file).
-        done: images in the file; None where it is being written.
+        done: number of images in the file; None while it is being written.
         total: images of the complete shard.
         set_aside: errors of the chunks that were set aside; resuming the shard tries these chunks again.
     """
@@ -222,7 +222,7 @@ def _check_same_sweep(first: Path, expected: Header, path: Path, header: Header)
 
 
 def _read(path: Path) -> tuple[Header, ShardState, tuple[int, ...]]:
-    """Read a run's header, what it holds, and the numbers of the chunks that it lacks, from 1."""
+    """Read a run's header, what it holds, and the numbers (from 1) of the chunks that it lacks."""
     for attempt in range(_ATTEMPTS):
         try:
             if not is_written(path):

@@ -43,8 +43,8 @@ class CertifiedTrainResult(Trained):
         epochs: passes over the train split.
         clean_accuracy: share of the test images that are classified correctly, in [0, 1].
         certified_accuracy: share of the test images proved to be classified correctly if every pixel changes by at most
-            epsilon within [0, 1]. The proofs are sound proofs of ``BoundedModel.certify``, by IBP, or by CROWN where
-            IBP does not suffice.
+            epsilon within [0, 1]. The proofs are sound, see ``BoundedModel.certify``; they use IBP, or CROWN where IBP
+            does not suffice.
         seconds: training time.
     """
 

@@ -35,7 +35,7 @@ def ibp_loss(
         x: inputs [B, ...] in the model's dtype, within the clip range.
         y: labels [B], int64.
         epsilon: radius of the ball, at least 0; a number or a tensor [B].
-        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element, for which ``torch.compile``
+        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element, on which ``torch.compile``
             does not specialise.
         clip: (lowest, highest) value of an input element; None for no limits.
 

@@ -90,7 +90,7 @@ def _devices(text: str) -> list[str]:
 
 
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
-    """Start workers with ``threads`` CPU threads each, or a share of the machine's, for a run's stored parameters."""
+    """Start workers, each with ``threads`` or a share of the machine's CPU threads, for a run's stored parameters."""
     where = check_executor(executor)
     if where is None:
         return ThisProcess(factory)

@@ -143,7 +143,7 @@ class SandwichChunk:
         return list(above.nan_to_num(nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST).tolist())
 
     def _confidence(self, x: Tensor) -> npt.NDArray[np.float64]:
-        """Softmax probability of each prediction; 0 where the logits have none."""
+        """Softmax probability of each prediction; 0 where it is NaN."""
         with self.runner.session():
             logits = self.runner.logits(self.runner.batch(x.to(self.runner.dtype))).detach().cpu().double()
         confidence: npt.NDArray[np.float64] = logits.softmax(1).amax(1).nan_to_num(nan=0.0).numpy()

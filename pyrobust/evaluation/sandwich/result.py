@@ -41,9 +41,9 @@ class Crossing:
         label: the label.
         adversarial: the prediction at the adversarial example.
         lower: the certified radius.
-        lower_by: the method that proved it, or "smoothing".
+        lower_by: the method that proved ``lower``, or "smoothing".
         upper: the distance of the adversarial example, at most ``lower``.
-        upper_by: the attack that found it.
+        upper_by: the attack that found the adversarial example.
         margin: upper bound, at most 0, of a base classifier's margin at the adversarial example under the semantics of
             the certificate. None for a smoothed classifier.
         p_value: p-value of a smoothed classifier's test that rejected the label. None for a base classifier.

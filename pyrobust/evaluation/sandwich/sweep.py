@@ -160,7 +160,7 @@ def sandwich_dataset(
         data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
-        norm: "linf" (default), "l2" or "l1"; a smoothed classifier has its own.
+        norm: "linf" (default), "l2" or "l1"; a smoothed classifier has its own norm.
         epsilons: radii > 0 at which AutoAttack runs. Default: none. This and the next two are for a base classifier.
         box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
             D]; finite, at least 0; 0 fixes an element. All radii and distances are then multiples of the box. Default:
@@ -177,7 +177,7 @@ def sandwich_dataset(
         clip: range of valid values, for both bounds; a base classifier also takes a range for each element, as tensors
             that broadcast to an example. None for no limit; radii are then searched up to the diameter of the data's
             own range where no adversarial example is found.
-        seed: random seed of the attacks, default 0; a smoothed classifier has its own.
+        seed: random seed of the attacks, default 0; a smoothed classifier has its own seed.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
         settings: settings of the sweep. Default: ``SweepSettings()``.

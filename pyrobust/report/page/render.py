@@ -97,7 +97,7 @@ def document(
     Args:
         title: title of the page.
         subjects: what the template shows of each subject.
-        footer: text on what the intervals of the page hold for.
+        footer: text that says for what the intervals of the page hold.
         overlays: charts of several subjects, each with a table of paired tests, if there are any.
         threats: what the template shows of verdicts on threats, instead of subjects.
         live: notice of a run in progress.

@@ -97,8 +97,8 @@ def threat_page_html(
 ) -> str:
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
-    Prompts, and answers if the verdicts were read from logs of inspect-ai or run files, are on the page behind a click,
-    cut to 2,000 characters each, or fewer if there are many. The table has the first 50,000 attempts.
+    Prompts, and answers if the verdicts were read from logs of inspect-ai or run files, are on the page, shown on click
+    and cut to 2,000 characters each, or fewer if there are many. The table has the first 50,000 attempts.
 
     Args:
         verdicts: verdicts of one judge or several.
@@ -340,7 +340,7 @@ _LABELS = {None: "", True: "success", False: "failure"}
 
 
 def _texts(name: str, about: str, values: list[str], longest: int | None = _LONGEST_NAME) -> dict[str, Any] | None:
-    """A column of texts, each distinct text stored once and cut; without a limit, shown behind a click, as lines."""
+    """A column of texts, each distinct text stored once and cut; without a limit, shown on click, as lines."""
     distinct = list(dict.fromkeys(values))
     if not any(distinct):
         return None

@@ -1,4 +1,4 @@
-"""The kinds of runs: a class for each declares its parameters, its columns and the meaning of its results.
+"""The kinds of runs: each has a class that declares its parameters, its columns and the meaning of its results.
 
 Every module of this folder is imported, so that the classes of all kinds are in ``KINDS``.
 """

@@ -29,7 +29,7 @@ MOST = 12
 
 
 def norm_of(parameters: dict[str, Any]) -> str:
-    """Name the unit of a run's radii; two runs share it only if their radii are comparable.
+    """Name the unit of a run's radii; two runs share this name only if their radii are comparable.
 
     >>> norm_of({"norm": "linf"}), norm_of({"norm": "linf", "box": [0.1, 0.0, 0.3]})
     ('linf', 'box d9cbf726')
