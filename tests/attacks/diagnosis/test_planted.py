@@ -21,7 +21,13 @@ PLANTED = planted(load_model("zoo:digits-smooth-0.25"))  # type: ignore[arg-type
 
 @pytest.mark.parametrize("defense", PLANTED)
 def test_planted_defenses_are_found(defense: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for budget, value in {"_MORE_STEPS": 20, "_MORE_RESTARTS": 1, "_QUERIES": 200}.items():
+    for budget, value in {
+        "_STEPS": 20,
+        "_MORE_STEPS": 20,
+        "_MORE_RESTARTS": 1,
+        "_QUERIES": 200,
+        "_TRANSFER_STEPS": 5,
+    }.items():
         monkeypatch.setattr(trials, budget, value)
     model, name, cause = PLANTED[defense]
     diagnosis = diagnose(model.eval(), DIGITS.x[:24], DIGITS.y[:24], epsilon=0.1)
@@ -85,7 +91,7 @@ def check_honest(name: str, epsilon: float, examples: int) -> None:
 
 @pytest.mark.parametrize(("name", "epsilon"), [("mnist_cnn_a_adv", 0.3), ("zoo:digits-smooth-0.25", 0.1)])
 def test_honest_nets(name: str, epsilon: float) -> None:
-    check_honest(name, epsilon, 20)
+    check_honest(name, epsilon, 14)
 
 
 @pytest.mark.full
