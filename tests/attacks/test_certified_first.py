@@ -392,28 +392,27 @@ def test_mode_and_gradients_of_the_model_are_kept() -> None:
 def test_a_model_that_changes_is_captured_again() -> None:
     model, (x, y) = RowWise(), examples()
     options: dict[str, Any] = {"certify_first": True, "attacks_to_run": ["apgd-ce"]}
-    attack = quick(model, **options)
-    attack.generate(x, y)
-    before = proofs(attack)
+    attack, fresh = quick(model, **options), quick(model, **options)
+
+    def captured(x: Tensor, y: Tensor) -> Any:
+        attack.generate(x, y)
+        return attack._prover._bounded
+
+    captured(x, y)
+    before = proofs(attack).proved
     with torch.no_grad():
         model.output *= -1  # every label is wrong now, or nearly so
     worst = model(x).argmax(1)
-    attack.generate(x, worst)
-    fresh = quick(model, **options)
+    first = captured(x, worst)
     fresh.generate(x, worst)
-    assert proofs(attack).proved == proofs(fresh).proved != before.proved
-    captured = attack._prover._bounded
-    attack.generate(x, worst)
-    assert attack._prover._bounded is captured, "without a change, the capture is kept"
+    assert proofs(attack).proved == proofs(fresh).proved != before
+    assert captured(x, worst) is first, "without a change, the capture is kept"
     handle = model.register_forward_hook(lambda module, inputs, output: -output)
-    attack.generate(x, model(x).argmax(1))
-    assert attack._prover._bounded is not captured, "a hook is a change"
+    assert captured(x, model(x).argmax(1)) is not first, "a hook is a change"
     handle.remove()
-    attack.generate(x, worst)
-    captured = attack._prover._bounded
-    x_wide = random(4, 2, 2, 4)
-    attack.generate(x_wide, model(x_wide).argmax(1))
-    assert attack._prover._bounded is not captured, "inputs of another shape are captured, too"
+    second = captured(x, worst)
+    wide = random(4, 2, 2, 4)
+    assert captured(wide, model(wide).argmax(1)) is not second, "inputs of another shape are captured, too"
 
 
 def test_a_prover_that_is_wrong_is_an_error_where_a_start_tells(monkeypatch: pytest.MonkeyPatch) -> None:
