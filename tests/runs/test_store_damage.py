@@ -9,26 +9,21 @@ import random
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
-import torch
 from damage import largest_file, reseal
-from store_rows import IDENTITY, header, rows
+from store_rows import header, rows
+from sweep_models import images, smoother
 
 from pyrobust.cli import main
 from pyrobust.errors import FileFormatError, PyrobustError, StoreError
-from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.sweep import Prepared, Sweep
-from pyrobust.runs.progress import Report, SweepProgress
-from pyrobust.runs.reader import OLDER, Header, OlderFileError
+from pyrobust.evaluation import predict_dataset
+from pyrobust.runs.progress import SweepProgress
+from pyrobust.runs.reader import OLDER, OlderFileError
 from pyrobust.runs.run import Run
-from pyrobust.runs.settings import SweepSettings
 from pyrobust.runs.writer import RunWriter
-from pyrobust.zoo import ImageSet
 
 
 @pytest.mark.parametrize(
@@ -115,13 +110,14 @@ def test_folders_and_missing_parents(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A read-only folder with two runs, as an unprivileged user sees it."""
+    """A read-only folder with an unfinished run and a complete one, as an unprivileged user sees it."""
     folder = Path(tempfile.mkdtemp())
     try:
-        for name, made in (("run.db", header()), ("whole.db", header(max=4))):
-            with RunWriter(folder / name, made) as writer:
-                writer.append(rows(range(4)))
-            (folder / name).chmod(0o444)
+        with RunWriter(folder / "run.db", header()) as writer:
+            writer.append(rows(range(4)))
+        predict_dataset(smoother(), images(4), n=10, out=folder / "whole.db")
+        for path in folder.iterdir():
+            path.chmod(0o444)
         folder.chmod(0o555)
         if os.geteuid() == 0:
             os.seteuid(65534)
@@ -134,39 +130,20 @@ def unprivileged() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def test_without_permission_to_write(unprivileged: Path) -> None:
+def test_without_permission_to_write_runs_can_be_read(unprivileged: Path) -> None:
     with pytest.raises(StoreError, match=r"new\.db: cannot create the file"):
         RunWriter(unprivileged / "new.db", header())
     with pytest.raises(StoreError, match=r"run\.db: cannot be opened to resume .* the file and its folder must be"):
         RunWriter(unprivileged / "run.db", header())
     assert sorted(file.name for file in unprivileged.iterdir()) == ["run.db", "whole.db"]
     assert len(Run(unprivileged / "run.db")) == 4
-
-
-def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None:
     reports: list[SweepProgress] = []
-
-    @dataclass(frozen=True, kw_only=True)
-    class Prepares(Sweep):
-        header: Header
-
-        @contextlib.contextmanager
-        def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-            def step(*_: object) -> NoReturn:
-                raise AssertionError("a complete run needs no work")
-
-            yield Prepared(self.header, step, lambda: IDENTITY)
-
-    def sweep(header: Header, progress: bool | Report = False) -> Sweep:
-        images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
-        settings = SweepSettings(out=unprivileged / "whole.db", progress=progress)
-        return Prepares(images=images, selection=header.parameters, settings=settings, header=header)
-
-    run = run_sweep(sweep(header(max=4), reports.append))
-    assert (len(run), run.path) == (4, unprivileged / "whole.db")
-    assert [(report.done, report.total, report.correct) for report in reports] == [(4, 4, 4)]
-    with pytest.raises(StoreError, match="different parameters: n: 1000 stored, 2000 given"):
-        run_sweep(sweep(header(max=4, n=2000)))
+    whole = unprivileged / "whole.db"
+    run = predict_dataset(smoother(), images(4), n=10, out=whole, progress=reports.append)
+    assert (len(run), run.path) == (4, whole)
+    assert [(report.done, report.total, report.correct) for report in reports] == [(4, 4, int(run.correct.sum()))]
+    with pytest.raises(StoreError, match="different parameters: n: 10 stored, 20 given"):
+        predict_dataset(smoother(), images(4), n=20, out=whole)
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192, 12288])
