@@ -15,7 +15,7 @@ from example_parameters import example
 from sweep_models import FEW, Bands, Failing, Stop, images, same, smoother, stop_after
 from torch import nn
 
-from pyrobust.attacks import FAB, FGSM
+from pyrobust.attacks import FAB, FGSM, AutoAttack
 from pyrobust.errors import InputError, InputTypeError, StoreError
 from pyrobust.evaluation import (
     Run,
@@ -60,6 +60,9 @@ SWEEPS: dict[str, Callable[..., Run]] = {
     "sequential": sequential,
     "predict": lambda **options: predict_dataset(smoother(), images(), n=50, **options),
     "attack": attack,
+    "certified first": lambda **options: attack(
+        AutoAttack(load_model("zoo:digits-ibp-0.10"), 0.12, certify_first=True, attacks_to_run=["square"]), **options
+    ),
     "nearest": lambda **options: attack_dataset(
         FAB(load_model("zoo:digits-smooth-0.25"), norm="l2", steps=3), digits(6), minimum=True, batch_size=1, **options
     ),
@@ -130,83 +133,49 @@ def test_chunks_are_committed_in_the_order_and_resumed(tmp_path: Path) -> None:
     assert same(resumed, certify_dataset(smoother(), images(), n0=10, n=4000))
 
 
+def shuffled(**options: Any) -> Run:
+    return certify(**({"order": "random"} | options))
+
+
+OTHERS: list[tuple[Callable[..., Run], dict[str, Any], str]] = [
+    (certify, {"n": 101}, "n: 100 stored, 101 given"),
+    (certify, {"shard": (1, 2)}, "shard: None stored"),
+    (certify, {"batch_size": 32}, "batch_size: 64 stored, 32 given"),
+    (certify, {"data": images(41)}, "hash of the data.*images: 40 stored, 41 given"),
+    (certify, {"classifier": smoother(seed=1)}, "seed: 0 stored, 1 given"),
+    (certify, {"classifier": smoother(nn.Sequential(Bands()))}, "hash of the model"),
+    (certify, SEQUENTIAL, "method: 'fixed' stored, 'sequential' given"),
+    (shuffled, {"order": "data"}, "order: 'random' stored, None given; order_seed: 0 stored, None given"),
+    (shuffled, {"classifier": smoother(seed=5)}, "order_seed: 0 stored, 5 given"),
+    (sequential, {"radii": [0.05]}, r"radii: \[0.05, 0.2\] stored, \[0.05\] given"),
+    (sequential, {"hybrid": 0.5}, "hybrid: 0.01 stored, 0.5 given"),
+    (sequential, {"two_class": True}, "two_class: False stored, True given"),
+    (attack, {"attacker": pgd(steps=4)}, "steps: 3 stored, 4 given"),
+    (attack, {"attacker": pgd(epsilon=0.2)}, "epsilon: 0.15 stored, 0.2 given"),
+    (attack, {"attacker": pgd(norm="l2")}, "norm: 'linf' stored, 'l2' given"),
+    (attack, {"attacker": pgd(loss="margin")}, "loss: 'ce' stored, 'margin' given"),
+    (attack, {"attacker": FGSM(pgd().model, 0.15)}, "attack: 'PGD' stored, 'FGSM' given"),
+    (attack, {"keep_examples": False}, "examples: True stored, False given"),
+    (verify, {"epsilons": [0.02]}, r"epsilons: \[0.02, 0.05\] stored, \[0.02\] given"),
+    (verify, {"epsilons": None, "radius": True, "attack": None}, "largest: None stored, 1.0 given"),
+    (verify, {"method": "crown"}, "method: 'cascade' stored, 'crown' given"),
+    (verify, {"sound": False}, "guarantee: 'deterministic' stored, 'none' given; sound: True stored, False given"),
+    (verify, {"attack": None}, "attack: 'PGD' stored, None given"),
+    (sandwich, {"norm": "l2"}, "norm: 'linf' stored, 'l2' given"),
+    (sandwich, {"epsilons": 0.1}, r"epsilons: None stored, \[0.1\] given"),
+]
+
+
 @pytest.mark.usefixtures("few_steps")
-@pytest.mark.parametrize(
-    ("sweep", "begun", "others"),
-    [
-        (
-            certify,
-            {},
-            [
-                ({"n": 101}, "n: 100 stored, 101 given"),
-                ({"shard": (1, 2)}, "shard: None stored"),
-                ({"batch_size": 32}, "batch_size: 64 stored, 32 given"),
-                ({"data": images(41)}, "hash of the data.*images: 40 stored, 41 given"),
-                ({"classifier": smoother(seed=1)}, "seed: 0 stored, 1 given"),
-                ({"classifier": smoother(nn.Sequential(Bands()))}, "hash of the model"),
-                (SEQUENTIAL, "method: 'fixed' stored, 'sequential' given"),
-            ],
-        ),
-        (
-            certify,
-            {"order": "random"},
-            [
-                ({"order": "data"}, "order: 'random' stored, None given; order_seed: 0 stored, None given"),
-                ({"classifier": smoother(seed=5)}, "order_seed: 0 stored, 5 given"),
-            ],
-        ),
-        (
-            sequential,
-            {"radii": [0.05, 0.2]},
-            [
-                ({"radii": [0.05]}, r"radii: \[0.05, 0.2\] stored, \[0.05\] given"),
-                ({"hybrid": 0.5}, "hybrid: 0.01 stored, 0.5 given"),
-                ({"two_class": True}, "two_class: False stored, True given"),
-            ],
-        ),
-        (
-            attack,
-            {},
-            [
-                ({"attacker": pgd(steps=4)}, "steps: 3 stored, 4 given"),
-                ({"attacker": pgd(epsilon=0.2)}, "epsilon: 0.15 stored, 0.2 given"),
-                ({"attacker": pgd(norm="l2")}, "norm: 'linf' stored, 'l2' given"),
-                ({"attacker": pgd(loss="margin")}, "loss: 'ce' stored, 'margin' given"),
-                ({"attacker": FGSM(pgd().model, 0.15)}, "attack: 'PGD' stored, 'FGSM' given"),
-                ({"keep_examples": False}, "examples: True stored, False given"),
-            ],
-        ),
-        (
-            verify,
-            {"method": "ibp", "attack": None},
-            [
-                ({"epsilons": [0.02]}, r"epsilons: \[0.02, 0.05\] stored, \[0.02\] given"),
-                ({"epsilons": None, "radius": True}, "stored, None given; largest: None stored, 1.0 given"),
-                ({"method": "crown"}, "method: 'ibp' stored, 'crown' given"),
-                ({"sound": False}, "guarantee: 'deterministic' stored, 'none' given; sound: True stored, False given"),
-                ({"attack": "pgd"}, "attack: None stored, 'PGD' given"),
-            ],
-        ),
-        (
-            sandwich,
-            {},
-            [
-                ({"norm": "l2"}, "norm: 'linf' stored, 'l2' given"),
-                ({"epsilons": 0.1}, r"epsilons: None stored, \[0.1\]"),
-            ],
-        ),
-    ],
-)
-def test_other_parameters_are_refused_by_name(
-    sweep: Callable[..., Run], begun: dict[str, Any], others: list[tuple[dict[str, Any], str]], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("sweep", [certify, shuffled, sequential, attack, verify, sandwich])
+def test_other_parameters_are_refused_by_name(sweep: Callable[..., Run], tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    complete = sweep(**begun, out=path)
+    complete = sweep(out=path)
     before = path.read_bytes()
-    for other, words in others:
+    for other, words in [(other, words) for each, other, words in OTHERS if each is sweep]:
         with pytest.raises(StoreError, match=words):
-            sweep(**(begun | other), out=path)
-    again = sweep(**begun, out=path)
+            sweep(**other, out=path)
+    again = sweep(out=path)
     assert path.read_bytes() == before
     assert again.table["seconds"].tolist() == complete.table["seconds"].tolist()  # measured anew they would differ
 

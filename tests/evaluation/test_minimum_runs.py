@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import IMAGES, Threshold, digits, pixels
-from damage import change
 from sweep_models import Stop
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, MinimumNorm, MinimumNormAttack
-from pyrobust.auditing.audit import audit_run
-from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
+from pyrobust.errors import InputError, InputTypeError, StoreError
 from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log
 from pyrobust.report import attack_table, describe_run, run_summary
 from pyrobust.zoo import load_model
@@ -89,17 +87,6 @@ def test_distances_of_a_known_boundary(boundary: Run) -> None:
     assert "Nearest adversarial examples, linf" in text
     assert "no lower bound of robustness" in text
     assert "FAB in linf and [0, 1], seed 0" in text
-
-
-def test_audit(boundary: Run) -> None:
-    path = boundary.files[0]
-    assert [finding["kind"] for finding in audit_run(boundary)["findings"]] == ["guarantee"]
-    change(path, "UPDATE result SET distance = 0 WHERE idx = 1")
-    fault, _ = audit_run(Run(path))["findings"]
-    assert "broken at distance 0" in fault["message"]
-    change(path, "UPDATE result SET x_adv = zeroblob(12) WHERE idx = 1")
-    with pytest.raises(FileFormatError, match="column x_adv"):
-        audit_run(Run(path))
 
 
 def test_where_none_was_found_the_distance_is_infinite(tmp_path: Path) -> None:
