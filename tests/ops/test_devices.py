@@ -17,9 +17,6 @@ from torch import Tensor
 from pyrobust import ops, reference
 from pyrobust.errors import InputError
 
-Run = tuple[int, int, int, int]
-
-
 # --- sample_noise
 
 
@@ -52,20 +49,6 @@ def test_dtypes_and_layouts(cuda: torch.cuda, shape: tuple[int, ...], normalized
         assert got.device == cuda
         assert got.is_contiguous(memory_format=layout)
         assert same_bits(got.cpu().contiguous(), uniform(shape, real, dtype, normalized)), (real, dtype, layout)
-
-
-def test_splits_and_out(cuda: torch.device) -> None:
-    x = images(2, 3, 32, 32).to(cuda)
-    whole = ops.sample_noise(x, [(0, 0, 0, 500), (1, 7, 3, 300)], sigma=0.25)
-    parts = [(0, 0, 0, 1), (0, 0, 1, 256), (0, 0, 257, 243), (1, 7, 3, 300)]
-    assert torch.equal(torch.cat([ops.sample_noise(x, [run], sigma=0.25) for run in parts]), whole)
-    runs = [(0, 0, first, 1) for first in range(500)] + [(1, 7, 3 + first, 1) for first in range(300)]
-    assert torch.equal(ops.sample_noise(x, runs, sigma=0.25), whole)
-    room = torch.full((802, 3, 32, 32), 99.0, device=cuda)
-    ops.sample_noise(x, runs, sigma=0.25, out=room[1:-1])
-    assert torch.equal(room[1:-1], whole)
-    assert (room[0] == 99).all()
-    assert (room[-1] == 99).all()
 
 
 @pytest.mark.parametrize("count", [159, 160, 161, 320, 321, 1000])
@@ -168,15 +151,6 @@ def test_nothing_to_count(device: torch.device) -> None:
 
 
 # --- GPU only
-
-
-def test_cuda_skips_rows_of_no_image(cuda: torch.device) -> None:
-    logits, image = votes(200, 10, 4, "plain")
-    bad = image.clone()
-    bad[::10] = torch.tensor([-1, 4]).repeat(10)
-    got = ops.count_votes(logits.to(cuda), bad.to(cuda), torch.zeros(4, 11, dtype=torch.int64, device=cuda)).cpu()
-    good = (bad == image).nonzero()[:, 0]
-    assert torch.equal(got, reference.count_votes(logits[good], image[good], torch.zeros(4, 11, dtype=torch.int64)))
 
 
 def test_cuda_and_cpu_tensors_together_are_refused(cuda: torch.device) -> None:

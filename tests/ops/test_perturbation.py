@@ -80,17 +80,6 @@ def test_the_check_detects_faults(dtype: torch.dtype) -> None:
     assert moved_at_most(x, x, z).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_pairs_of_16_bit_floats(dtype: torch.dtype) -> None:
-    """Pair all 16-bit floats in [0, 1] with all perturbations of selected exponents; check a part in rationals."""
-    bits = torch.arange(torch.tensor(1.0, dtype=dtype).view(torch.int16).item() + 1, dtype=torch.int16)
-    x = bits.view(dtype)[::37]
-    z = torch.cat([bits.view(dtype)[::53], -bits.view(dtype)[::59]])
-    pairs = torch.cartesian_prod(x, z)
-    p, q = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
-    check(p, q, 0.0, 1.0, ops.add_perturbation(p, q))
-
-
 @given(
     st.floats(0, 1),
     st.floats(width=32, allow_nan=False),
@@ -201,14 +190,6 @@ def test_a_bad_type_or_device_is_named() -> None:
         ops.add_perturbation(GOOD["x"], GOOD["z"].double())
     with pytest.raises(InputError, match=r"^add_perturbation: z: expected x's device, cpu, got meta"):
         ops.add_perturbation(GOOD["x"], GOOD["z"].to("meta"))
-
-
-def test_on_a_gpu_bad_values_become_nan(cuda: torch.device) -> None:
-    x = torch.tensor([[0.5, 2.0, math.nan, 0.5, 0.25]], device=cuda)
-    z = torch.tensor([[0.25, 0.0, 0.0, math.nan, 0.25]], device=cuda)
-    got = ops.add_perturbation(x, z).cpu()
-    assert got.isnan().tolist() == [[False, True, True, True, False]]
-    assert got[0, [0, 4]].tolist() == [0.75, 0.5]
 
 
 @pytest.mark.parametrize("dtype", REALS)

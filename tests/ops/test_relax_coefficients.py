@@ -51,15 +51,6 @@ def test_agrees_with_the_reference(dtype: torch.dtype, slope: float, simd_level:
             torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
-def test_by_hand() -> None:
-    lower, upper = torch.tensor([[-1.0, -3.0, 1.0, -2.0]]), torch.tensor([[3.0, 1.0, 2.0, -1.0]])
-    a = torch.tensor([[[2.0, 2.0, 2.0, 2.0], [-2.0, -2.0, -2.0, -2.0]]])
-    relaxed, bias = ops.relax_coefficients(a, lower, upper)
-    # lower relaxations: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3), z, 0
-    assert relaxed.tolist() == [[[2.0, 0.0, 2.0, 0.0], [-1.5, -0.5, -2.0, -0.0]]]
-    assert bias.tolist() == [[0.0, -3.0]]
-
-
 coordinates = st.integers(-64, 64).map(lambda k: k / 16)
 
 

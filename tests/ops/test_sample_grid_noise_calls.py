@@ -64,7 +64,7 @@ REACH = ops.grid_noise(0.25, BYTE).reach
 BAD_VALUES = [
     *(("sigma", value, "sigma") for value in (0, -0.1, math.nan, math.inf, 33.0)),
     *(("step", value, "step") for value in (Fraction(0), Fraction(-1, 255), Fraction(1, 1 << 24), Fraction(1 << 24))),
-    # test_sample_noise_calls.py lists the refusals of what both ops check by noise_arguments.py.
+    # test_sample_noise.py lists the refusals of what both ops check by noise_arguments.py.
     ("stage", "test", "stage"),
     ("seed", -1, "seed"),
     ("runs", [(2, 0, 0, 1)], "runs: row"),
