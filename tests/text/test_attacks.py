@@ -214,13 +214,6 @@ def test_most_words_changed():
     assert [len(changed) for changed in result.changed] == [2, 1]
 
 
-def test_nan_is_no_success():
-    model = lambda texts: [[0.0, 1.0 if "good" in text else math.nan] for text in texts]  # noqa: E731
-    result = WordSubstitution(model, {"good": ["fine"]}).attack(["good", "bad"], [1, 1])
-    assert (result.attacked, result.success, result.texts) == ((True, False), (False, False), ("good", "bad"))
-    assert result.clean_predictions == (1, -1)
-
-
 def test_rounding_of_a_batch_makes_no_success():
     """A model that differs in batches by less than the tolerance is asked again alone, at the cost of a query."""
     alone = []
