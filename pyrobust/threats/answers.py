@@ -15,7 +15,7 @@ class ThreatAnswer:
     """A model's answer to one attempt.
 
     Attributes:
-        id: of the attempt, as in its verdicts.
+        id: identifier of the attempt, as in its verdicts.
         prompt: what was sent.
         attempt: number of the attempt.
         model: name of the model.
@@ -34,7 +34,7 @@ class ThreatAnswer:
 
 
 def judge_threat(answers: Sequence[ThreatAnswer], judge: Judge) -> list[ThreatVerdict]:
-    """A judge's verdict on each attempt, those without an answer included."""
+    """A judge's verdict on each attempt, including those without an answer."""
     judgements = iter(judge_answers(judge, [(a.prompt, a.text) for a in answers if a.text is not None]))
     rows = []
     for answer in answers:

@@ -35,7 +35,7 @@ def success_at_k(
             succeeded.
         k: number of attempts.
         by: a column, or several, as in ``threat_success_rate``.
-        confidence: of all intervals together.
+        confidence: joint confidence level of all intervals.
         missing: as in ``threat_success_rate``; with "exclude", a prompt with fewer than k judged attempts is left out.
         judge: as in ``threat_success_rate``.
 
@@ -76,7 +76,7 @@ def success_at_k(
 
 
 def largest_k(rows: Sequence[ThreatVerdict]) -> int:
-    """The largest k that ``success_at_k`` takes for rows of one judge."""
+    """The largest k that ``success_at_k`` accepts for rows of one judge."""
     prompts = list(prompts_of(rows).values())
     stopped = stops_at_success(rows)
     open_ = [len(prompt.rows) for prompt in prompts if not (stopped and prompt.successes)]
@@ -92,7 +92,8 @@ def _share(n: int, c: int, k: int) -> float:
 def stops_at_success(rows: Sequence[ThreatVerdict]) -> bool:
     """Whether a method stopped at the first success on each prompt, so that the numbers of attempts differ.
 
-    Every success is then the last attempt at its prompt, and some of these prompts have fewer attempts than others.
+    Every success is then the last attempt at its prompt, and some of the prompts with a success have fewer attempts
+    than others.
     """
     logs: defaultdict[Key, list[Prompt]] = defaultdict(list)
     for key, prompt in prompts_of(rows).items():

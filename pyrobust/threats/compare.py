@@ -22,7 +22,7 @@ from pyrobust.threats.verdicts import ThreatVerdicts
 #: Column whose values are compared: the attacked model, or the attack.
 Side: TypeAlias = Literal["model", "group"]
 _ARGUMENT: Final[dict[Side, str]] = {"model": "models", "group": "attacks"}
-# Ratio of neighbouring p-values, and the smallest p-value.
+# Grid of p-values: the ratio of neighbours, and the smallest value.
 _STEP, _LEAST = 1.05, 1e-9
 
 
@@ -32,17 +32,17 @@ class ThreatComparison:
 
     Attributes:
         first, second: names of the two models or attacks.
-        difference: success rate of the first minus that of the second, a mean over behaviours; from the judged
-            attempts, clipped to what the missing verdicts allow.
+        difference: success rate of the first minus success rate of the second, as a mean over behaviours; computed from
+            the judged attempts and clipped to what the missing verdicts allow.
         lower, upper: ends of the interval of the difference.
         p_value: two-sided p-value of the hypothesis that the difference is 0.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
         test: "mcnemar" where each behaviour differs by -1, 0 or 1, else "betting".
         clusters: number of behaviours that both have, the sample size.
-        prompts: number of prompts of both with these behaviours.
+        prompts: number of prompts with these behaviours, of both together.
         missing: number of attempts at these prompts without a verdict.
-        only_first, only_second: numbers of prompts of each that are left out because the other has none with the same
-            behaviour, kind of threat and attack (or model).
+        only_first, only_second: number of prompts of each that are left out because the other has no prompt with the
+            same behaviour, kind of threat and attack (or model).
     """
 
     first: str
@@ -66,7 +66,7 @@ class ThreatComparisons(Tabular):
 
     Attributes:
         comparisons: one for each pair.
-        confidence: of all intervals together.
+        confidence: joint confidence level of all intervals.
     """
 
     comparisons: tuple[ThreatComparison, ...]
@@ -97,19 +97,19 @@ def compare_models(
     """Compare the success rates against each pair of models on the behaviours that both have.
 
     Attacks that write their own prompts send different ones to different models, so behaviours are paired, not prompts:
-    for each attack and kind of threat, a model's value of a behaviour is the mean over its prompts there; a behaviour's
-    difference is the mean over the attacks that both have. All behaviours weigh the same, so the interval holds however
-    many prompts they have. The interval is that of ``bounded_mean_interval``, with the error rate (1 - confidence)
-    divided by the number of pairs.
+    for each attack and kind of threat, a model's value of a behaviour is the mean over its prompts with this behaviour;
+    a behaviour's difference is the mean over the attacks that both models have. All behaviours have the same weight, so
+    the interval holds however many prompts they have. The interval is that of ``bounded_mean_interval``, with the error
+    rate (1 - confidence) divided by the number of pairs.
 
-    The null hypothesis of the p-value is that the shown mean difference is 0. Where all behaviours differ by -1, 0 or
-    1, the p-value is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at
-    which the interval leaves 0 out, rounded up by at most 5 %.
+    The null hypothesis of the p-value is that the reported mean difference is 0. Where all behaviours differ by -1, 0
+    or 1, the p-value is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate
+    at which the interval leaves 0 out, rounded up by at most 5 %.
 
     Args:
         verdicts: as for ``threat_success_rate``.
         models: names, two or more; None for all pairs with a common behaviour.
-        confidence: of all intervals together.
+        confidence: joint confidence level of all intervals.
         missing: what missing verdicts count as. "bounds": the worst case for each end and for the p-value. "failure" or
             "success": this outcome, for both models. "exclude": a prompt without judged attempts is left out.
         judge: as for ``threat_success_rate``.
@@ -118,7 +118,7 @@ def compare_models(
         ThreatComparisons.
 
     Raises:
-        InputError: fewer than two models, an unknown one, or two without a common behaviour.
+        InputError: fewer than two models, an unknown model, or two models without a common behaviour.
         InputTypeError: not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -184,7 +184,7 @@ def compare_by(
     pairs = list(combinations(dict.fromkeys(chosen), 2))
     if not pairs:
         raise InputError(argument, "at least two", ", ".join(chosen) or "none")
-    if names is None:  # pairs of whatever the log holds, as far as they have behaviours in common
+    if names is None:  # all pairs in the log that have a behaviour in common
         pairs = [pair for pair in pairs if tables[pair[0]].keys() & tables[pair[1]].keys()] or pairs
     level = alpha / len(pairs)
     compared = [_compare((a, b), argument, tables[a], tables[b], level, missing) for a, b in pairs]
@@ -194,7 +194,7 @@ def compare_by(
 
 
 def _tables(rows: Sequence[Any], side: Side) -> dict[str, dict[Key, list[Prompt]]]:
-    """Prompts by the value of the compared column, then by the other one, threat and behaviour."""
+    """Prompts by the value of the compared column, then by the other column, threat and behaviour."""
     tables: defaultdict[str, dict[Key, list[Prompt]]] = defaultdict(dict)
     for (model, group, threat, *_), prompt in prompts_of(rows).items():
         name, other = (model, group) if side == "model" else (group, model)
@@ -211,7 +211,7 @@ def _compare(
     missing: Missing,
 ) -> dict[str, Any]:
     common = dict.fromkeys(key for key in first if key in second)
-    # By behaviour: differences with missing verdicts against the first, in its favour, and of judged attempts.
+    # By behaviour: differences with missing verdicts against the first, in its favour, and left out.
     differences: defaultdict[str, list[Values]] = defaultdict(list)
     for key in common:
         a, b = _mean_values(first[key]), _mean_values(second[key])
@@ -259,19 +259,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _ends(differences: np.ndarray[Any, np.dtype[np.float64]], alpha: float) -> tuple[float, float]:
-    """Interval of the mean of differences in [-1, 1], from that of (difference + 1) / 2."""
+    """Interval of the mean of differences in [-1, 1], from the interval of the mean of (difference + 1) / 2."""
     lower, upper = bounded_mean_interval(np.clip((differences + 1) / 2, 0.0, 1.0), 1, alpha)
     return 2 * lower - 1, 2 * upper - 1
 
 
 def _sign_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """One-sided p-value of a mean of at most 0, for differences of -1, 0 and 1: whether the positive ones prevail."""
+    """One-sided p-value of the hypothesis that the mean of differences of -1, 0 and 1 is at most 0, by a sign test."""
     positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
     return float(binomial_test(positive, positive + negative, "greater")) if positive + negative else 1.0
 
 
 def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """One-sided p-value of a mean of at most 0: the smallest error rate whose bound is above 0, rounded up."""
+    """One-sided p-value of a mean of at most 0: the least error rate whose lower bound is above 0, rounded up."""
 
     def rejects(step: int) -> bool:
         return _ends(differences, 2 * _LEAST * _STEP**step)[0] > 0
@@ -283,7 +283,7 @@ def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
-    """The first of the integers 0 … last from which on a condition holds; it holds at the last."""
+    """The first of the integers 0 … last from which on a condition holds, given that it holds at the last."""
     low = -1
     while last - low > 1:
         middle = (low + last) // 2

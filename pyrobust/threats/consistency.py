@@ -37,7 +37,7 @@ class AnswerRate:
     Attributes:
         value: mean over the questions.
         lower, upper: ends of the two-sided interval.
-        confidence: probability that the interval covers the mean, at least.
+        confidence: least probability that the interval covers the mean.
         questions: number of questions, the sample size of the interval.
         paraphrases: number of their paraphrases.
         changed: number of paraphrases whose answer differs from the answer to the original question.
@@ -75,20 +75,20 @@ def answer_change_rate(
     ``(1/N)·Σᵢ 1[aᵢⱼ ≠ aᵢ₀ for some j]`` per question, which grows with the number of paraphrases.
 
     Args:
-        groups: for each question, the answers to it and to its paraphrases, the original question's first; at least
-            two. A mapping has them as values.
+        groups: for each question, the answers to it and to its paraphrases, at least two, that to the original question
+            first. In a mapping, the values are these answers.
         per: "pair": the mean over questions of the share of paraphrases whose answer differs. "question": the share of
             questions with a differing answer.
         judge: a function: ``judge(original, other)`` returns whether both answers say the same. Default: answers are
             texts, compared without case, extra white space, articles and punctuation around words
             (``normalized_answer``).
-        confidence: of the interval, in (0, 1).
+        confidence: confidence level of the interval, in (0, 1).
 
     Returns:
         AnswerRate, with an interval that holds for every number of questions.
 
     Raises:
-        InputError: no groups, a group of fewer than two answers, an unknown per, or a confidence out of range.
+        InputError: no groups, a group of fewer than two answers, an unknown ``per``, or a confidence out of range.
         InputTypeError: a group that is not a sequence, answers that are not texts if there is no judge, or a judge that
             does not return a bool.
 
@@ -120,7 +120,7 @@ def factual_consistency(
         per: "pair": the mean over questions of the share of paraphrases with the same answer. "question": the share of
             questions whose answers are all the same.
         judge: as for ``answer_change_rate``.
-        confidence: of the interval, in (0, 1).
+        confidence: confidence level of the interval, in (0, 1).
 
     Returns:
         AnswerRate.

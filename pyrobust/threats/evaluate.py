@@ -28,17 +28,18 @@ def evaluate_threat(
     name: str | None = None,
     **removed: NoReturn,
 ) -> ThreatVerdicts:
-    """Send each prompt to a function, as often as it has attempts, and judge the answers; everything is in memory.
+    """Send each prompt to a function, once per attempt, and judge the answers; everything is kept in memory.
 
-    For models behind a server, limits, parallel calls and runs that survive a kill, use inspect-ai: ``threat_task``.
+    For models behind a server, limits, parallel calls or runs that can be resumed after a kill, use inspect-ai:
+    ``threat_task``.
 
     Args:
         model: a function from a prompt, or the messages of a chat, to the answer; called with ``attempt=`` if it has an
-            argument of that name. An exception is a missing verdict.
+            argument of that name. An exception counts as a missing verdict.
         prompts: the prompts, or a ``Threat``, which has a number of attempts.
         judge: a rule's name or a function (``rule_judge``), or a ``ModelJudge``.
-        name: name of the model; by default the function's, with a hash of its code.
-        removed: none; arguments of earlier versions raise an error that names their replacement.
+        name: name of the model; by default the function's name, with a hash of its code.
+        removed: must be empty; arguments of earlier versions raise an error that names their replacement.
 
     Returns:
         ThreatVerdicts, one for each attempt.
@@ -88,12 +89,12 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
     """Have another judge judge the answers of a log; the attacked model is not asked, and the log stays as it is.
 
     Args:
-        log: of inspect-ai, or a run file of earlier versions; untrusted.
+        log: a log of inspect-ai, or a run file of earlier versions; untrusted.
         judge: as in ``evaluate_threat``.
 
     Returns:
-        ThreatVerdicts: the log's and this judge's; ``verdicts.where(judge=...)`` or ``judge=`` of the rates chooses one
-        judge.
+        ThreatVerdicts, both those of the log and those of this judge; ``verdicts.where(judge=...)`` or ``judge=`` of
+        the rates chooses one judge.
 
     Raises:
         FileFormatError: the file is missing, damaged or of a format without answers.

@@ -22,7 +22,7 @@ BEGIN: Final = json.dumps({"pyrobust": KIND})[:-1].encode()
 
 
 def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, replace: bool = False) -> None:
-    """Write verdicts whole or not at all: JSON Lines, or Parquet if the name ends in ``.parquet``.
+    """Write verdicts atomically: as JSON Lines, or Parquet if the name ends in ``.parquet``.
 
     The first line of JSON Lines names the format and its version; each other line is one verdict, an object with the
     columns of ``ThreatVerdict``. Parquet has the same columns and those of ``extras``, and needs pandas and pyarrow.
@@ -52,7 +52,7 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
         pandas = _pandas()
         buffer = io.BytesIO()
         columns = {name: verdicts.column(name) for name in verdicts.names}
-        for name in (*TEXTS, *verdicts.names[len(COLUMNS) :]):  # Parquet has no unpaired surrogates
+        for name in (*TEXTS, *verdicts.names[len(COLUMNS) :]):  # Parquet cannot hold unpaired surrogates
             columns[name] = [text.encode("utf-8", "backslashreplace").decode() for text in columns[name]]
         frame = pandas.DataFrame(columns)
         kinds = {"success": "boolean", "human_label": "boolean", "queries": "Int64", "score": "Float64"}
@@ -88,7 +88,7 @@ def read_json_lines(path: Path) -> list[ThreatVerdict]:
 
 
 def read_parquet(path: Path) -> list[ThreatVerdict]:
-    """Read a Parquet file with columns of ``ThreatVerdict``; missing columns and texts have their defaults."""
+    """Read a Parquet file with columns of ``ThreatVerdict``; missing columns and texts get their defaults."""
     check_size(path)
     pandas = _pandas()
     try:

@@ -60,7 +60,7 @@ def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
     if not isinstance(value, types.FunctionType) or id(value) in seen:
         return
     seen.add(id(value))
-    if byte_code or value.__name__ == "<lambda>":  # a statement with several lambdas does not tell them apart
+    if byte_code or value.__name__ == "<lambda>":  # the source of a statement does not tell its lambdas apart
         yield f"code {_code(value.__code__)}"
     assigned = {step.argval for step in dis.get_instructions(value) if step.opname in ("STORE_DEREF", "STORE_GLOBAL")}
     cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
@@ -78,7 +78,7 @@ def _lines(kind: str, values: Any, byte_code: bool, seen: set[int]) -> Iterator[
         if _plain(value):
             yield f"{kind} {name} {value!r}"
         elif isinstance(value, _BUILT_IN):  # which have no code
-            bound = getattr(value, "__self__", None)  # a module, or what a method is of
+            bound = getattr(value, "__self__", None)  # a module, or the object that a method is bound to
             module, text = getattr(value, "__module__", None), repr(bound) if _plain(bound) else ""
             yield f"{kind} {name} {module} {value.__qualname__} {text}"
         else:
@@ -86,7 +86,7 @@ def _lines(kind: str, values: Any, byte_code: bool, seen: set[int]) -> Iterator[
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a number, text or a tuple of these, whose repr is the same in each process."""
+    """Whether a value is a number, a text or a tuple of these, whose repr is the same in each process."""
     if type(value) is tuple:
         return all(map(_plain, value))
     return value is None or type(value) in (bool, int, float, complex, str, bytes)

@@ -25,13 +25,13 @@ _MOST_LABELS: Final = 10**7
 def labelled_success_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95
 ) -> ThreatRates:
-    """Success rate according to people: of the rows with a ``human_label``, which replaces the verdict.
+    """Success rate according to people: that of the rows with a ``human_label``, which replaces the verdict.
 
-    The judge and its errors do not influence it. Labelled answers are a random part of the judged ones; where
-    behaviours have several attempts, draw whole behaviours.
+    The judge's errors do not influence this rate. The labelled answers have to be a random sample of the judged ones;
+    where behaviours have several attempts, sample whole behaviours.
 
     Args:
-        verdicts: with labels.
+        verdicts: a table with labels.
         by: as in ``threat_success_rate``.
         confidence: as in ``threat_success_rate``.
 
@@ -132,9 +132,9 @@ class JudgeAccuracy:
     Attributes:
         sensitivity: share of successes that the judge calls successes; without successes, NaN with the interval [0, 1].
         specificity: share of failures that the judge calls failures; without failures, NaN with the interval [0, 1].
-        informative: whether sensitivity + specificity > 1 is established at alpha: a judge that guesses has the sum 1,
-            and verdicts of a judge that may be guessing say nothing.
-        alpha: upper bound on the probability that one of the intervals misses, each by itself.
+        informative: whether sensitivity + specificity > 1 is established at level alpha: a judge that guesses has the
+            sum 1, and the verdicts of a judge that may be guessing mean nothing.
+        alpha: upper bound, for each interval by itself, on the probability that it misses.
     """
 
     sensitivity: Rate
@@ -156,8 +156,8 @@ def _lower(successes: int, n: int, alpha: float) -> float:
 def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
     """Estimate the sensitivity and specificity of a judge, with the interval of Clopper and Pearson (1934) for each.
 
-    The labelled examples of each kind are independent draws. Labels of examples chosen by verdict do not estimate
-    sensitivity and specificity.
+    The labelled successes, like the labelled failures, are assumed to be independent draws. Labels of examples that
+    were chosen by their verdict give no estimate of sensitivity and specificity.
 
     Args:
         labels: counts of verdicts on labelled examples.
@@ -190,7 +190,7 @@ def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
 def labels_by_model(
     verdicts: Sequence[bool] | npt.ArrayLike, labels: Sequence[bool] | npt.ArrayLike, models: Sequence[Hashable]
 ) -> dict[Hashable, JudgeLabels]:
-    """Count a judge's verdicts against the labels for each model that was judged: a judge errs differently on each.
+    """Count a judge's verdicts against the labels for each judged model: a judge errs differently on each model.
 
     Args:
         verdicts: bool [N], as in ``JudgeLabels.of``.

@@ -23,10 +23,10 @@ class ThreatPrompt:
     Attributes:
         id: identifier, unique within the threat.
         prompt: what is sent.
-        behaviour: what the attack is after, the cluster of the intervals; the prompt if empty.
+        behaviour: the goal of the attack, which is the cluster of the intervals; if empty, the prompt.
         group: the attack's method, or the probe.
         category: category of the behaviour.
-        target: what a judge compares the answer with: the fact, or what an injection wants to be said.
+        target: what a judge compares the answer with: the fact, or what an injection wants the model to say.
         threat: kind of threat, as in ``ThreatVerdict``.
         extra: further fields of the file, as JSON values; the "messages" of a chat are sent in place of the prompt.
     """
@@ -56,7 +56,7 @@ class ThreatPrompt:
         return _chat(self.extra.get("messages"))
 
 
-#: A prompt as functions take it: text, a chat, the fields of a ``ThreatPrompt``, or one itself.
+#: What functions accept as a prompt: text, a chat, a ``ThreatPrompt``, or a mapping with its fields.
 PromptLike: TypeAlias = str | Sequence[Mapping[str, Any]] | Mapping[str, Any] | ThreatPrompt
 
 _TEXTS: Final = tuple(name for name in ThreatPrompt.__dataclass_fields__ if name != "extra")
@@ -74,7 +74,7 @@ class Threat:
         source: the file that the prompts were read from, or a name.
 
     Raises:
-        InputError: no prompt, an empty one, or an id twice.
+        InputError: no prompt, an empty prompt, or a repeated id.
         InputTypeError: fields of other types.
 
     >>> threat = Threat(["Pick a lock.", {"prompt": "Pick a lock!", "behaviour": "locks"}], attempts=3)
@@ -111,7 +111,7 @@ class Threat:
             threat: kind of threat of the prompts that name none.
 
         Raises:
-            FileFormatError: the file is missing, damaged, too large, empty, or has an id twice; the message names the
+            FileFormatError: the file is missing, damaged, too large or empty, or repeats an id; the message names the
                 line.
 
         >>> import tempfile
@@ -203,7 +203,7 @@ def _prompt(value: Any, number: int) -> ThreatPrompt:
 
 
 def _chat(messages: Any) -> list[dict[str, str]] | None:
-    """Messages with role and content, if they are such."""
+    """The messages if each has a role and content, else None."""
     if not isinstance(messages, list | tuple) or not messages:
         return None
     mappings = [message for message in messages if isinstance(message, Mapping)]

@@ -1,4 +1,4 @@
-"""Queries to success; an attempt without success only shows that success would have taken more."""
+"""Queries to success; an attempt without success only shows that success would have taken more queries."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class QueriesToSuccess:
     """How many queries attacks take until they succeed; make one with ``queries_to_success``.
 
     Intervals need no assumption about attempts that ended before the budget without success (censored): their lower
-    ends count each as a success at its next query, their upper ends as no success within the budget. The estimates in
-    between are those of Kaplan and Meier (1958), which assume that censored attempts are like the others.
+    ends count each of these as a success at its next query, their upper ends as no success within the budget. The
+    estimates in between are those of Kaplan and Meier (1958), which assume that censored attempts are like the others.
 
     Attributes:
         budget: number of queries up to which successes count.
@@ -36,7 +36,7 @@ class QueriesToSuccess:
         censored: number of attempts that ended before the budget without success, or without a verdict or a count.
         attempts: number of attempts.
         clusters: number of behaviours, the sample size of the intervals.
-        confidence: of each interval.
+        confidence: confidence level of each interval.
     """
 
     budget: int
@@ -66,7 +66,7 @@ def queries_to_success(
 ) -> QueriesToSuccess:
     """Restricted mean and quantiles of the number of queries until an attack succeeds.
 
-    ``queries`` of a successful attempt are those until its success; of any other attempt, those spent in vain. Means
+    For a successful attempt, ``queries`` counts the queries until its success; for any other, all queries spent. Means
     are taken over the attempts at each prompt, then over prompts, with behaviours as clusters, as in
     ``threat_success_rate``.
 
@@ -74,14 +74,14 @@ def queries_to_success(
         verdicts: as in ``threat_success_rate``; rows without ``queries`` only widen the intervals.
         budget: number of queries up to which successes count, at least 1; chosen before seeing the results.
         levels: shares of attempts in (0, 1) whose quantiles are wanted.
-        confidence: of each interval.
+        confidence: confidence level of each interval.
         judge: as in ``threat_success_rate``.
 
     Returns:
         QueriesToSuccess.
 
     Raises:
-        InputError: no row has a number of queries, or a value out of range.
+        InputError: no row has a number of queries, or a value is out of range.
         InputTypeError: not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -102,13 +102,13 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """Lower end for the lower values, upper end for the upper ones."""
+        """The lower end, computed from the lower values, and the upper end, from the upper values."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]
 
     def first(side: int, level: float, times: list[int]) -> int | None:
-        """The least of the times at which an end of the interval of the share of successes reaches the level."""
+        """The first time at which one end (the side) of the interval of the share of successes reaches the level."""
         low, high = -1, len(times)
         while high - low > 1:
             middle = (low + high) // 2
@@ -118,7 +118,7 @@ def queries_to_success(
 
     finished = [(row.queries, bool(row.success)) for row in rows if row.queries is not None and row.success is not None]
     wins = sorted({queries for queries, success in finished if success and queries <= budget})
-    # The upper end rises at successes, and after the last query of an attempt without one.
+    # The upper end rises at successes, and after the last query of an attempt without success.
     rises = sorted({0, *wins, *(queries + 1 for queries, success in finished if not success and queries < budget)})
     latest, earliest = ([first(side, level, times) for level in shares] for side, times in ((0, wins), (1, rises)))
     spent = ends(partial(_spent, budget=budget), False, alpha)
@@ -152,7 +152,7 @@ def _spent(row: ThreatVerdict, budget: int) -> tuple[float, float]:
 
 
 def _succeeded(row: ThreatVerdict, time: int) -> tuple[int, int]:
-    """Least and greatest number of successes, 0 or 1, within some queries."""
+    """Least and greatest number of successes, 0 or 1, within a number of queries."""
     if row.queries is None or row.success is None:
         return 0, 1
     if row.queries >= time and not row.success:

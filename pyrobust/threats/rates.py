@@ -1,8 +1,8 @@
 """Success rates of attacks judged by people or models, with intervals that hold for every number of behaviours.
 
 The estimand is the mean over prompts of each prompt's share of successful attempts. Prompts and attempts that share a
-behaviour depend on each other in unknown ways, across methods and models, so the behaviours are the sample: however
-many verdicts there are, the interval is that of as many independent clusters as there are behaviours.
+behaviour depend on each other in unknown ways, across methods and models. The sample therefore consists of behaviours:
+however many verdicts there are, the sample size of the interval is the number of behaviours.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pyrobust.threats.verdicts import ThreatVerdicts
 
 Missing: TypeAlias = Literal["bounds", "failure", "success", "exclude"]
 _MISSING: Final = ("bounds", "failure", "success", "exclude")
-#: A prompt's values in [0, 1]: with missing verdicts as failures, as successes, and from judged attempts alone (None
-#: without any).
+#: A prompt's values in [0, 1]: with missing verdicts as failures, as successes, and from judged attempts alone (None if
+#: there are none).
 Values: TypeAlias = tuple[float, float, float | None]
 
 
@@ -37,7 +37,7 @@ class ThreatRate:
 
     Attributes:
         group: values of the columns that the rows were grouped by.
-        value: mean over prompts, with missing verdicts counted as asked for.
+        value: mean over prompts, with missing verdicts counted as requested.
         lower, upper: ends of the confidence interval.
         as_failures: mean over prompts if every missing verdict were a failure.
         as_successes: mean over prompts if every missing verdict were a success.
@@ -47,7 +47,7 @@ class ThreatRate:
         prompts: number of prompts.
         clusters: number of behaviours, the sample size of the interval.
         method: "clopper-pearson" where each behaviour has a single binary value, else "betting".
-        sizes: fewest and most prompts of a behaviour.
+        sizes: smallest and largest number of prompts of a behaviour.
     """
 
     group: Key
@@ -73,7 +73,7 @@ _COLUMNS: Final = tuple(name for name in ThreatRate.__dataclass_fields__ if name
 
 @dataclass(frozen=True)
 class ThreatRates(Tabular):
-    """Rates of one or several groups; ``rates[i]`` or iteration gives a ``ThreatRate``, ``float(rates)`` a lone rate.
+    """Rates of one or several groups; ``rates[i]`` or iteration gives a ``ThreatRate``, ``float(rates)`` a single rate.
 
     All intervals together cover their rates with probability at least the confidence: each one has the error rate
     (1 - confidence) divided by the number of groups (Bonferroni).
@@ -81,8 +81,8 @@ class ThreatRates(Tabular):
     Attributes:
         rates: one for each group.
         by: columns that the rows were grouped by.
-        name: what the rate is of.
-        confidence: of all intervals together.
+        name: what the rate measures.
+        confidence: joint confidence level of all intervals.
         missing: what missing verdicts count as.
     """
 
@@ -130,7 +130,7 @@ class ThreatRates(Tabular):
 
     @property
     def caveat(self) -> str:
-        """What the intervals assume besides independent behaviours; "" for none.
+        """What the intervals assume besides independent behaviours; "" for nothing.
 
         Where behaviours have different numbers of prompts and the number depends on the outcome, as when an attack
         stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.
@@ -171,19 +171,20 @@ def threat_success_rate(
     at a behaviour may depend on each other in any way, across prompts, methods and models.
 
     Args:
-        verdicts: of one judge, or of several on different attempts, unless ``judge`` chooses one or ``by`` has "judge".
+        verdicts: verdicts of one judge, or of several judges on different attempts. Several may have judged the same
+            attempts if ``judge`` chooses one of them or ``by`` has "judge".
         by: a column of ``ThreatVerdict``, such as "model" or "category", or several.
-        confidence: of all intervals together.
-        missing: what attempts without a verdict count as. "bounds": the value is that of the judged attempts; the lower
-            end counts the others as failures, the upper end as successes. "failure" or "success": as this outcome.
-            "exclude": they are left out, which is right only if verdicts are missing at random.
+        confidence: joint confidence level of all intervals.
+        missing: what attempts without a verdict count as. "bounds": the value is the rate of the judged attempts; the
+            lower end counts the unjudged ones as failures, the upper end as successes. "failure" or "success": they
+            count as this outcome. "exclude": they are left out, which is right only if verdicts are missing at random.
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:
-        ThreatRates, with the rates under either extreme of the missing verdicts.
+        ThreatRates; these also give the rates with all missing verdicts as failures and as successes.
 
     Raises:
-        InputError: no rows, several judges on an attempt, or an unknown column, judge or treatment.
+        InputError: no rows, several judges on an attempt, or an unknown column, judge or value of ``missing``.
         InputTypeError: not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -207,7 +208,7 @@ def threat_success_rate(
 def targeted_success_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95, **options: Any
 ) -> ThreatRates:
-    """Success rate of the attempts whose ``threat`` is "targeted"; the same arguments as ``threat_success_rate``.
+    """Success rate of the attempts whose ``threat`` is "targeted"; arguments as for ``threat_success_rate``.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = (ThreatVerdict("0", threat="targeted", success=True), ThreatVerdict("1", success=False))
@@ -222,7 +223,7 @@ def jailbreak_rate(
 ) -> ThreatRates:
     """Share of attempts that elicit what the model should refuse: success rate where ``threat`` is "jailbreak".
 
-    The same arguments as ``threat_success_rate``.
+    Arguments as for ``threat_success_rate``.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> float(jailbreak_rate(ThreatVerdicts((ThreatVerdict("0", success=True), ThreatVerdict("1", success=False)))))
@@ -234,9 +235,9 @@ def jailbreak_rate(
 def prompt_injection_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95, **options: Any
 ) -> ThreatRates:
-    """Share of attempts in which the model follows an injected command: success rate of "prompt-injection".
+    """Share of attempts whose injected command the model follows: success rate where ``threat`` is "prompt-injection".
 
-    The same arguments as ``threat_success_rate``.
+    Arguments as for ``threat_success_rate``.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> float(prompt_injection_rate(ThreatVerdicts((ThreatVerdict("0", threat="prompt-injection", success=True),))))
@@ -248,7 +249,7 @@ def prompt_injection_rate(
 def refusal_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95, **options: Any
 ) -> ThreatRates:
-    """Share of refusals where ``threat`` is "refusal"; the same arguments as ``threat_success_rate``.
+    """Share of refusals where ``threat`` is "refusal"; arguments as for ``threat_success_rate``.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> float(refusal_rate(ThreatVerdicts((ThreatVerdict("0", threat="refusal", success=True),))))
@@ -262,8 +263,8 @@ def contradiction_rate(
 ) -> ThreatRates:
     """Share of answers that contradict the facts: success rate where ``threat`` is "factuality".
 
-    The same arguments as ``threat_success_rate``. ``factual_consistency`` measures whether answers agree with each
-    other under paraphrase, without facts.
+    Arguments as for ``threat_success_rate``. ``factual_consistency`` needs no facts: it measures whether answers to
+    paraphrases of a question agree with each other.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = (ThreatVerdict("0", threat="factuality", success=False, prompt="capital of France"),)
@@ -293,7 +294,7 @@ def rates_of(
     judge: str | None,
     binary: Callable[[Prompt], bool],
 ) -> ThreatRates:
-    """Means over prompts of their values by group; ``binary`` says whether a prompt's value can be only 0 or 1."""
+    """Mean over prompts of their values, for each group; ``binary`` says whether these values can only be 0 or 1."""
     level = error_rate(confidence)
     choice("missing", missing, _MISSING)
     groups = grouped(verdicts, by, judge)
@@ -311,7 +312,7 @@ def rates_of(
 
 
 def error_rate(confidence: float) -> float:
-    """1 - confidence in decimals, so that 0.95 leaves 0.05."""
+    """1 - confidence, computed in decimal, so that 0.95 gives 0.05."""
     return float(1 - Decimal(repr(probability("confidence", confidence, "0.95 is usual"))))
 
 

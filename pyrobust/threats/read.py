@@ -21,8 +21,8 @@ from pyrobust.threats.readers.table import read_csv
 from pyrobust.threats.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
-# Formats that are one JSON object, by name: the key that tells the format, and its reader of (object, path, threshold).
-# The first whose key is there counts: inspect-ai's logs have "results", too.
+# Formats that are one JSON object, by name: the key that identifies it, and its reader of (object, path, threshold).
+# The first whose key is present counts: inspect-ai's logs also have "results".
 _Reader: TypeAlias = Callable[[dict[str, Any], Path, float | None, str | None], list[ThreatVerdict]]
 _OBJECTS: Final[dict[str, tuple[str, _Reader]]] = {
     "jailbreakbench": ("jailbreaks", lambda log, path, *_: jailbreakbench.read_artifact(log, path)),
@@ -54,8 +54,8 @@ def read_verdicts(
 
     Formats: "run" (run files of earlier versions); "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench"
     (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only the counts are
-    known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON
-    Lines); "csv" (the columns of ``ThreatVerdict`` and further ones).
+    known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON Lines); and
+    "csv" (the columns of ``ThreatVerdict`` and further ones).
 
     Args:
         path: the file.
@@ -63,12 +63,12 @@ def read_verdicts(
         threat: kind of threat of all rows, in place of the reader's.
         threshold: least score that counts as success, for scores of garak (default: the report's, else 0.5) and
             inspect-ai (default: 0.5).
-        invert: whether a success in the log means that the model withstood, as where inspect-ai scored correct answers.
-            promptfoo's passed tests, which always mean this, are inverted already.
+        invert: whether a success in the log means that the model withstood the attack, for instance because inspect-ai
+            scored correct answers. promptfoo's passed tests, which always mean this, are inverted already.
         behaviour: field that holds the behaviour, in place of the reader's choice: of a sample's metadata (inspect-ai),
-            of an attempt (garak) or of a test's metadata or variables (promptfoo), or a column (CSV). Dots reach into
-            objects, as in "notes.settings.attack". Variants of one behaviour that count as several make every interval
-            too narrow.
+            of an attempt (garak) or of a test's metadata or variables (promptfoo), or a column (CSV). Dots lead to
+            fields of fields, as in "notes.settings.attack". If variants of one behaviour count as several behaviours,
+            every interval is too narrow.
 
     Returns:
         ThreatVerdicts, at least one row.
@@ -77,7 +77,7 @@ def read_verdicts(
         FileFormatError: the file is missing, damaged, too large or of another format; the message names the line or the
             place.
         InputError: an unknown format, or ``behaviour`` for a format that has no such field.
-        MissingExtraError: Parquet needs pandas and pyarrow, or a compressed log needs zstandard, and it is not
+        MissingExtraError: pandas or pyarrow, which Parquet needs, or zstandard, which a compressed log needs, is not
             installed.
 
     >>> import tempfile

@@ -13,7 +13,7 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 Key = tuple[str, ...]
 
-# End of the names of a run's judges.
+# Suffix of the names of a run's judges.
 _HASH: Final = re.compile(" #[0-9a-f]{8}$")
 
 
@@ -56,7 +56,7 @@ def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
 
 
 def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerdict]:
-    """The rows of a judge and those with neither verdict nor judge; without a judge, all rows if there is one."""
+    """The rows of a judge and those with neither verdict nor judge; without a judge, all rows."""
     judges = judges_of(verdicts)
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):

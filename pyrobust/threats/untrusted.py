@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.zoo.untrusted import READ_ERRORS, existing_file
 
-#: Size limits: of a file, in bytes, of a line, and of the rows of a table.
+#: Limits: bytes of a file, bytes of a line, and rows of a table.
 MAX_BYTES: Final = 1 << 30
 MAX_LINE_BYTES: Final = 64 << 20
 MAX_ROWS: Final = 10**7
@@ -54,7 +54,7 @@ def read_errors(where: str) -> Iterator[None]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of some members; a name may occur once only, as programs differ in which member counts."""
+    """The object with these members; no name may repeat, since programs differ in which of its values they take."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
@@ -120,7 +120,7 @@ def mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def object_field(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """Return a field that is an object; missing or null is empty."""
+    """Return a field that is an object; an empty one if it is missing or null."""
     value = record.get(name)
     return {} if value is None else mapping(value, f"{where}: {name}")
 

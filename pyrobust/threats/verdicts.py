@@ -25,19 +25,19 @@ class ThreatVerdict:
 
     Attributes:
         id: identifier of the attempt, and so of the judged answer; each judge has one verdict on it.
-        prompt: what was sent, or a name of it.
-        behaviour: what the attack is after, or the attacked text; the prompt if empty.
+        prompt: what was sent, or a name for it.
+        behaviour: the goal of the attack, or the attacked text; if empty, the prompt.
         group: the attack's method, or the probe.
         attempt: number of the attempt at this prompt, from 0.
         threat: kind of threat, such as "jailbreak", "targeted", "prompt-injection", "factuality" (success: the answer
             contradicts the facts) or "refusal" (success: the model refused).
-        success: whether the threat succeeded; None without a verdict.
+        success: whether the threat succeeded; None if there is no verdict.
         score: the judge's number, or None.
         judge: name of the judge; may be empty.
-        human_label: the success according to a person, or None.
+        human_label: whether the threat succeeded according to a person, or None.
         status: "judged", or why the verdict is missing: "unsubmitted" (no attempt was made), "error" (no answer, or no
             judgement of it), "unparsable" (the judge's answer means neither success nor failure).
-        queries: number of queries spent (for a success, those until it), or None.
+        queries: number of queries spent (for a success, until success), or None.
         cost: cost in the log's currency (in tokens for inspect-ai), or None.
         category: category of the behaviour.
         model: name of the attacked model.
@@ -183,8 +183,9 @@ class ThreatVerdicts(Tabular):
 def join_verdicts(tables: Sequence[ThreatVerdicts]) -> ThreatVerdicts:
     """Join tables of verdicts into one.
 
-    Equal ids in several tables are the same answer only if model, threat, behaviour, group, prompt and attempt are
-    equal and the judges differ, as in one file for each judge. Other equal ids get the number of their table in front.
+    Equal ids in several tables denote the same answer only if model, threat, behaviour, group, prompt and attempt are
+    equal and the judges differ, as when each judge has its own file. Other equal ids get the number of their table as a
+    prefix.
 
     Args:
         tables: at least one.

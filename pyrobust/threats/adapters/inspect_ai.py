@@ -30,9 +30,9 @@ def threat_task(
 
     Args:
         prompts: a ``Threat``, which has a number of attempts; a list of strings, chats or mappings; or a data set or
-            list of samples of inspect-ai, whose metadata may have the same names.
+            list of samples of inspect-ai, whose metadata may have fields of these names.
         judge: one judge as in ``evaluate_threat``, or several.
-        confidence: of the intervals that inspect-ai shows.
+        confidence: confidence level of the intervals that inspect-ai shows.
         options: of ``inspect_ai.Task``, such as ``solver``, ``config`` or ``token_limit``; by default a prompt is sent
             as it stands.
 
@@ -57,7 +57,7 @@ def threat_task(
     asked = [_prompt(sample.metadata, str(sample.id), _input_text(sample), _target_text(sample)) for sample in samples]
     for each in judges:
         check_targets(asked, each)
-    known = {prompt.id: _names(prompt) for prompt in asked}  # a log that ends early has no samples for the others
+    known = {prompt.id: _names(prompt) for prompt in asked}  # a log that ends early has no samples for some of them
     options["metadata"] = {"prompts": known, **(options.get("metadata") or {})}
     scorers = [threat_scorer(each, confidence=confidence) for each in judges]
     return inspect.Task(dataset=inspect.dataset.MemoryDataset(samples), scorer=scorers, **options)
@@ -74,10 +74,10 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
     in an error reach no metric: read the log for the rate that counts them.
 
     Args:
-        judge: as ``evaluate_threat`` takes it. Where it calls a model of inspect-ai, a sample fails if the last try
-            fails.
+        judge: as ``evaluate_threat`` takes it. Where it calls a model of inspect-ai, a sample fails if the last try of
+            this call fails.
         name: name of the scorer, and so of the judge in the log; the judge's own by default, with "-" for "/".
-        confidence: of the interval.
+        confidence: confidence level of the interval.
 
     Returns:
         A scorer of inspect-ai.
@@ -104,7 +104,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
         def compute(scores: Any) -> dict[str, float]:
             return _rate(scores, confidence)
 
-        # By this annotation inspect-ai tells metrics of samples from those of bare scores.
+        # By this annotation inspect-ai distinguishes metrics of samples from metrics of bare scores.
         compute.__annotations__["scores"] = list[inspect.SampleScore]  # type: ignore[name-defined]
         return compute
 
@@ -154,7 +154,7 @@ def _sample(prompt: ThreatPrompt) -> Any:
 
 
 def _names(prompt: ThreatPrompt) -> dict[str, str]:
-    """The columns of a prompt's verdicts; prompts with the same text and no behaviour share one."""
+    """The columns of a prompt's verdicts; prompts with the same text and no behaviour share a behaviour."""
     fields = {name: getattr(prompt, name) for name in ("group", "category", "threat")}
     return {"behaviour": prompt.behaviour or prompt.prompt} | fields
 

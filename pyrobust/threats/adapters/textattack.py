@@ -46,9 +46,9 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
 
     queries = TextQueries(classifier)
 
-    # a class of a module that is imported here is beyond mypy
+    # mypy cannot follow a base class from a module that is imported here
     class Wrapper(wrappers.ModelWrapper):  # type: ignore[misc, name-defined]
-        """The texts that TextAttack sends, and their logits."""
+        """Map the texts that TextAttack sends to their logits."""
 
         def __init__(self) -> None:
             self.model = classifier
@@ -72,7 +72,7 @@ def attack_with_textattack(
         texts: the texts.
         labels: the true label of each text.
         model: name of the classifier in the verdicts.
-        group: name of the attack in the verdicts; its search method's class by default.
+        group: name of the attack in the verdicts; by default the class of its search method.
 
     Returns:
         A verdict for each text, as from ``verdicts_from_textattack``; "error" where the attack raised an exception.
@@ -114,9 +114,9 @@ class _Broken:
 def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: str = "") -> ThreatVerdicts:
     """Verdicts of TextAttack's results, as `read_verdicts` reads them from its CSV log.
 
-    A successful attack is a success and a failed one a failure; a skipped text, which was misclassified before, was not
-    attacked ("unsubmitted"); a maximized goal has no criterion of success ("unparsable"). Prompt and behaviour are the
-    original text; the score is the goal function's, the category the true label.
+    A successful attack is a success and a failed one a failure; a skipped text, which was misclassified before the
+    attack, was not attacked ("unsubmitted"); a maximized goal has no criterion of success ("unparsable"). Prompt and
+    behaviour are the original text; the score is the goal function's, the category the true label.
 
     Args:
         results: ``AttackResult`` objects, from ``Attack.attack`` or ``Attacker.attack_dataset``.
@@ -188,7 +188,7 @@ def _verdict(i: int, text: str, label: Any, model: str, group: str, **values: An
 
 
 def _texts(result: Any, name: str) -> tuple[Any, Any]:
-    """The attacked texts before and after; an error if this is not a result of TextAttack."""
+    """The text before and after the attack; an error if this is not a result of TextAttack."""
     if _kind(result) not in RESULTS:
         raise InputTypeError(name, "an AttackResult of TextAttack", shown(result))
     return result.original_result.attacked_text, result.perturbed_result.attacked_text

@@ -1,8 +1,8 @@
 """Reports of garak (Derczynski et al., 2024): JSON Lines with an entry for each attempt.
 
-An attempt is one prompt, several outputs, and for each detector a score of each output; the attack succeeded where the
-score is at least the run's ``eval_threshold``. Each detector is a judge. The category is the intent, where the report
-has one, else the probe.
+An attempt has one prompt, several outputs, and a score from each detector for each output; the attack succeeded where
+the score is at least the run's ``eval_threshold``. Each detector is a judge. The category is the intent, where the
+report has one, else the probe.
 """
 
 from __future__ import annotations

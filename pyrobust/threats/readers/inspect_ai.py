@@ -1,8 +1,8 @@
 """Logs of inspect-ai (UK AI Security Institute), as JSON or as ``.eval``, a zip archive of JSON files.
 
 Each sample and epoch is an attempt, each scorer a judge. A score of "C" is 1, "P" is 0.5 and "I" is 0; the attack
-succeeded where it is at least the threshold. Numbers may be texts. "N" (no answer), other
-texts and lists are not verdicts.
+succeeded where the score is at least the threshold. Numbers may be given as text. "N" (no answer), other texts and
+lists are not verdicts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Parts: TypeAlias = Iterator[tuple[str, dict[str, Any]]]
 
 
 def archive_parts(path: Path) -> Parts:
-    """Parts of an ``.eval`` log; archives that unpack to more than their size explains are refused."""
+    """Parts of an ``.eval`` log; archives that unpack to implausibly much for their size are refused."""
     with read_errors(str(path)), zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}
         samples = sorted(name for name in members if name.startswith("samples/") and name.endswith(".json"))
@@ -61,7 +61,7 @@ def archive_parts(path: Path) -> Parts:
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> bytearray:
-    """The content of a member; Python's zipfile knows zstandard, which recent logs use, from 3.14 on."""
+    """The content of a member; from 3.14 on, Python's zipfile reads zstandard, which recent logs use."""
     if info.compress_type != _ZSTANDARD or sys.version_info >= (3, 14):
         with archive.open(info) as file:
             return read_exactly(file, info.file_size, where)
@@ -142,7 +142,7 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:
     """The answer that our scorer judged, else the text of the first choice of the model's output.
 
-    inspect log recover takes the last call of a sample for its output, even if a judge made it.
+    ``inspect log recover`` takes the last call of a sample as its output, even if a judge made that call.
     """
     scores = object_field(sample, "scores", where)
     for judge in scores:
@@ -189,7 +189,7 @@ def _scored(
     for judge, score in scores.items():
         score = mapping(score, f"{where}: scores: {judge}")
         value = score.get("value")
-        broken = failed or object_field(score, "metadata", where).get("status") == "error"  # as our scorer says
+        broken = failed or object_field(score, "metadata", where).get("status") == "error"  # as our scorer records it
         parts = value.items() if isinstance(value, dict) else [("", value)]
         for entry, single in parts:
             parsed = _value(single, f"{where}: scores: {judge}", threshold)
@@ -232,7 +232,7 @@ def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -
     names = object_field(setting, "dataset", where).get("sample_ids")
     epochs = object_field(setting, "config", where).get("epochs")
     epochs = epochs if type(epochs) is int and 1 <= epochs <= 1000 else 1
-    recorded = object_field(object_field(setting, "metadata", where), "prompts", where)  # as our task says
+    recorded = object_field(object_field(setting, "metadata", where), "prompts", where)  # as our task records them
     ids = [name for name in names if type(name) in (int, str)] if isinstance(names, list) else []
     rows = []
     for name in dict.fromkeys(ids):
@@ -248,7 +248,7 @@ def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -
 
 
 def _prompt(value: Any) -> str:
-    """The input's text: a string, or the last message of a conversation that is one."""
+    """The input's text: the input if it is a string, or the last text of a conversation."""
     if isinstance(value, list):
         texts = [text_field(message, "content") for message in value if isinstance(message, dict)]
         value = next((text for text in reversed(texts) if text), "")
@@ -256,6 +256,6 @@ def _prompt(value: Any) -> str:
 
 
 def _texts(value: Any, between: str) -> str:
-    """A text, or those of a list."""
+    """A text, or the texts of a list, joined."""
     texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
     return between.join(filter(None, texts))

@@ -42,8 +42,8 @@ def read_table(path: Path) -> list[ThreatVerdict]:
     """A CSV table of judgements of several artifacts, without their prompts.
 
     The table states how many prompts each artifact submitted, not which ones. Of the entries that no judge counted as a
-    success and that had no success during the attack, those with the most queries, in the order of the rows, are taken
-    for the ones that were not submitted: their number is exact, and so is every rate of a whole artifact.
+    success and that had no success during the attack, those with the most queries (of equal ones, the earlier rows) are
+    taken to be the ones that were not submitted: their number is exact, and so is every rate of a whole artifact.
     """
     artifacts = defaultdict(list)
     for where, entry in csv_rows(path):

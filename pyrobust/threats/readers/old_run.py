@@ -1,7 +1,8 @@
 """Run files (schema 10) of versions that ran language models themselves; untrusted.
 
-Each call to a model was entered in the ledger with its largest cost before it was sent, and settled afterwards; a lost
-call stays charged. Verdicts are rebuilt from the tables. Nothing writes or resumes such files.
+Each call to a model was entered in the ledger at its largest cost before it was sent, and at its actual cost
+afterwards; a lost call keeps its largest cost. Verdicts are rebuilt from the tables. Nothing writes or resumes such
+files any more.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from pyrobust.threats.verdicts import Status, ThreatVerdicts
 
 #: CREATE statement of each table, as SQLite stores it.
 #:
-#: call: the ledger; asked: 0 for the attacked model, else 1 + the judge; status: "sent" (in flight, or lost),
+#: call: the ledger; asked: 0 for the attacked model, else 1 + the judge's number; status: "sent" (in flight, or lost),
 #: "answered", "cached" (paid for by another run), "retry" and "failed" (brought no answer); reserved: largest cost in
 #: tokens; spent: actual cost, or the largest cost until the actual one is known. verdict: item is prompt * attempts +
-#: attempt; call is the judge's own, if it needed one.
+#: attempt; call is the judge's call, if it made one.
 STATEMENTS: Final = {
     "run": f"CREATE TABLE run ({', '.join(f'{name} {sql}' for name, sql in RUN.items())})",
     "prompt": "CREATE TABLE prompt (idx INTEGER PRIMARY KEY, value TEXT NOT NULL)",
@@ -67,7 +68,7 @@ class Ledger:
     lost: int
 
 
-#: Status, success, score and the judge's call of a verdict.
+#: A verdict: its status, success, score and judge's call.
 Row = tuple[Status, bool | None, float | None, int | None]
 
 
@@ -106,8 +107,9 @@ class ThreatRun:
     def verdicts(self) -> ThreatVerdicts:
         """Verdicts of all judges on all attempts.
 
-        ``status`` is "unsubmitted" where the attacked model was not asked, "error" where it gave no answer, or the
-        judge gave no verdict or was not asked yet. ``cost`` is in tokens: those of the answer and of the judge's reply.
+        ``status`` is "unsubmitted" where the attacked model was not asked, and "error" where it gave no answer, or
+        where the judge gave no verdict or was not asked yet. ``cost`` is the number of tokens of the answer and of the
+        judge's reply.
         """
         answers, failures, spent = self.ledger.answers, self.ledger.failures, self.ledger.spent
         result = []

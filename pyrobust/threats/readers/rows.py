@@ -1,4 +1,4 @@
-"""Make verdicts of the values of untrusted files."""
+"""Make verdicts from the values of untrusted files."""
 
 from __future__ import annotations
 
