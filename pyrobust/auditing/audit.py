@@ -28,7 +28,7 @@ from pyrobust.checks import summary
 from pyrobust.frames import Tabular, columns_of
 from pyrobust.runs.run import Run
 
-# Above this share of a data set, its figures are taken as those of the whole.
+# A log of more than this share of a data set is taken as covering the whole.
 _WHOLE = 0.99
 
 
@@ -39,7 +39,7 @@ class Audit(Tabular):
     Attributes:
         log: the log as read.
         counted: the log that metrics are computed on: the first row of each image, with abstentions in place of invalid
-            radii, and None for n and alpha where they are in doubt; its findings are the faults.
+            radii, and None for n and alpha where they are in doubt. Its findings are the faults alone.
         findings: all findings, faults first.
         metrics: metrics of ``counted``.
     """
@@ -63,12 +63,12 @@ class Audit(Tabular):
 
     @property
     def faults(self) -> list[Finding]:
-        """Findings that are impossible in a log that is what it claims to be."""
+        """Findings that no log that is what it claims to be can have."""
         return [finding for finding in self.findings if finding.severity == "fault"]
 
     @property
     def notes(self) -> list[Finding]:
-        """All other findings, for readers of the log's figures."""
+        """All other findings, for people who use the log's figures."""
         return [finding for finding in self.findings if finding.severity == "note"]
 
     @property
@@ -188,7 +188,7 @@ def _vote_notes(log: CertificationLog, metrics: CertificationMetrics, in_doubt: 
 
 
 def _subset_notes(log: CertificationLog, metrics: CertificationMetrics) -> Iterator[Finding]:
-    """For a log of a part of the images, note the confidence interval of the accuracy on all images."""
+    """For a log of only some of the images, note the confidence interval of the accuracy on all images."""
     whole, name = minimum_size(distinct_indices(log)), ""
     if log.header is not None:
         whole = int(log.header.parameters["images"])

@@ -16,18 +16,18 @@ ROUND_ALPHA = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 5e-4, 2e-4, 1e-4, 5e-
 ROUND_SIGMA = (0.06, 0.1, 0.12, 0.125, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5, 2.0)
 _USUAL_N = {m * 10**e for e in range(2, 6) for m in (1, 2, 5)}
 _USUAL_ALPHA, _USUAL_SIGMA = {0.001, 0.01, 0.05}, {0.12, 0.25, 0.5, 1.0}
-# Samples for selecting the class, which scripts may count among those of the bound.
+# Numbers of samples for selecting the class, which scripts may count among the samples of the bound.
 _USUAL_N0 = (100, 1000)
-# Numbers that are tried of an interval: all whole ones up to so many, else the roundest.
+# All whole numbers of an interval are tried if there are at most so many, else so many of the roundest.
 _ALL_WHOLE, _ROUNDEST = 40, 6
-# Largest n that an odd pile is believed to imply.
+# Largest odd n that a pile is believed to imply.
 _LARGEST_N = 10**7
 # Smallest odd alpha.
 _SMALLEST_ALPHA = 1e-9
 
 
 def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> float:
-    """Rank an explanation: 0 if it has usual values and changes only unstated parameters, more if it is odder."""
+    """Rank an explanation: 0 if its values are usual and it changes only unstated parameters, higher if it is odder."""
     rank = 0 if parameters.n in _USUAL_N or parameters.n == assumed.n else 4 if parameters.n in ROUND_N else 6
     if parameters.alpha not in _USUAL_ALPHA and parameters.alpha != assumed.alpha:
         rank += 2 if parameters.alpha in ROUND_ALPHA else 6
@@ -42,9 +42,9 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 
 
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
-    """Yield usual parameters other than the assumed ones; with a saturated pile, those whose maximum it can be.
+    """Yield usual parameters other than the assumed ones; with a saturated pile, only those whose maximum it can be.
 
-    Without a pile, sigma alone changes; with another formula, only unstated parameters change.
+    Without a pile, a change of sigma changes nothing else; another formula changes only unstated parameters.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)
@@ -60,7 +60,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters of which one is odd: implied by a pile at usual values of the others, else a short number."""
+    """Yield parameters with one odd value: implied by a pile at usual values of the others, else one of few digits."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:
@@ -109,7 +109,7 @@ def _usual(grid: list[tuple[int, float]], assumed: Parameters) -> list[tuple[int
 
 
 def _two_digits(first: int, last: int) -> Iterator[int]:
-    """Whole numbers of at most two significant digits, and such with the samples of a selection, from 10**first."""
+    """Whole numbers from 10**first of at most two significant digits, and usual n plus usual n0."""
     for exponent in range(first, last):
         yield from (m * 10 ** (exponent - 1) for m in range(10, 100))
     yield from (m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0)
@@ -121,7 +121,7 @@ def _one_digit_alphas() -> Iterator[float]:
 
 
 def _whole_numbers(low: float, high: float) -> list[int]:
-    """All whole numbers of an interval, or the roundest, and usual n together with usual n0."""
+    """All whole numbers of an interval, or, if they are many, the roundest and the sums of usual n and usual n0."""
     first, last = math.ceil(low), math.floor(high)
     together = [m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0 if first <= m + n0 <= last]
     if last - first < _ALL_WHOLE:
@@ -130,7 +130,7 @@ def _whole_numbers(low: float, high: float) -> list[int]:
 
 
 def _round_numbers(low: float, high: float, digits: int) -> list[float]:
-    """Return the decimals of the fewest digits in an interval of positive numbers, with at most ``digits`` digits."""
+    """Return the numbers with the fewest significant digits, at most ``digits``, in an interval of positive numbers."""
     if not 0 < low <= high:
         return []
     for exponent in range(math.floor(math.log10(high)), math.floor(math.log10(high)) - digits, -1):

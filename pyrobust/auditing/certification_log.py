@@ -35,13 +35,13 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
 _SIGMA = r"{}[_=-]?(?:sd[_=-]?)?(\d+(?:\.\d+)?)"
-# Larger than any noise on pixels in [0, 1]: "sigma25" means something else.
+# _MAX_SIGMA is larger than any noise on pixels in [0, 1]: "sigma25" means something else.
 _ENDINGS = {".csv", ".db", ".log", ".sqlite", ".tsv", ".txt"}
 _MAX_SIGMA = 10.0
 _MAX_DECIMALS = 17
 # Larger radii count as infinite; sums and third powers of smaller ones do not overflow.
 MAX_RADIUS = 1e90
-# Shares of distinct radii that end in the last digit of a style, for it to be clear, or plausible.
+# Shares of distinct radii that use the last digit of a printing style, from which the style is clear, or plausible.
 _CLEAR_STYLE, _PLAUSIBLE_STYLE = 0.7, 0.45
 
 
@@ -58,21 +58,21 @@ class CertificationLog(Tabular):
         prediction: [N], int64, -1 for an abstention.
         radius: [N], float64, as written: possibly NaN, infinite or negative.
         correct: [N], float64, the column as written; `is_correct` is computed from predictions and labels instead.
-        seconds: [N], float64; None without times.
+        seconds: [N], float64; None if there are no times.
         decimals: [N], int64, number of decimals of each printed radius, including dropped zeros; None for exact radii.
-        n: samples for each image (for a sequential run, the maximum); None if unknown, or if the radii contradict the
-            usual value.
+        n: samples for each image (for a sequential run, the maximum); None if it is unknown, or if the radii contradict
+            the usual value.
         alpha: probability that a certificate is wrong; None in the same cases as n.
         sigma: standard deviation of the noise; None if unknown.
         norm: norm of the radii.
-        noise: noise of a run; "gaussian" for text logs, "" without noise.
+        noise: noise of a run; "gaussian" for text logs, "" for no noise.
         votes: [N], int64, exact votes n_A, 0 for an abstention; None for text logs, verifications and sequential runs.
         lines: [N], int64, line number of each row; None for a run.
-        origins: the sources of sigma, n and alpha, by name.
+        origins: where sigma, n and alpha come from, by name.
         findings: faults and notes from reading the file.
         header: header of a run or of a log exported by `pyrobust.evaluation.write_log`; else None.
-        run: the run itself; None for text.
-        judgement: what the radii of a text log say about n, alpha and sigma; None without sigma.
+        run: the run itself; None for a text log.
+        judgement: what the radii of a text log say about n, alpha and sigma; None if sigma is unknown.
     """
 
     path: Path
@@ -133,7 +133,7 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is correct and certified, possibly at radius 0; the certified metrics' ``correct``.
+        """Whether each prediction is correct and certified, possibly at radius 0: the ``correct`` of certified metrics.
 
         A verification with radius 0 proves nothing, not even that the model is correct at the image itself.
         """
@@ -160,12 +160,12 @@ def read_certification_log(
 ) -> CertificationLog:
     r"""Read a run of pyrobust, of kind certify or verify, or a tab-separated log of this or another program.
 
-    A text log has the columns idx, label, predict, radius and correct in any order, and optionally time, as seconds,
-    h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. An incomplete last line is dropped and reported as a
-    finding. `pyrobust.auditing.audit` checks whether the rows can be true.
+    A text log has the columns idx, label, predict, radius and correct in any order, and optionally time, given as
+    seconds, h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. An incomplete last line is dropped and reported as
+    a finding. `pyrobust.auditing.audit` checks whether the rows can be true.
 
-    A run stores its own n, alpha and sigma, as does the header that ``pyrobust log`` writes beside a log; differing
-    arguments are ignored, with a note.
+    A run stores its own n, alpha and sigma, and so does the header that ``pyrobust log`` writes beside a log; arguments
+    that differ from them are ignored, with a note.
 
     Args:
         path: the file; untrusted, at most 1 GiB.
@@ -174,8 +174,8 @@ def read_certification_log(
         sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
             such as sigma0.25, sigma_0.25 or noise_0.25.
         reader: function for a log of another format: path → for each row, a mapping from column names to text exactly
-            as written (the number of a radius's digits matters). Its ValueErrors become errors about the file. It is
-            not used for runs.
+            as written (the number of digits of a radius matters). A ValueError in it becomes an error about the file.
+            Runs do not use it.
 
     Returns:
         CertificationLog.
@@ -321,9 +321,9 @@ def _sigma_from_name(path: Path) -> tuple[float | None, str]:
 def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
     """Infer the number of decimals of each printed radius before trailing zeros were dropped.
 
-    Radii have a fixed number of either decimals or significant digits: the one that more of the distinct radii agree
-    on, since nine in ten numbers do not end in zero. A radius written with more decimals keeps them, and if no style is
-    clear, all radii keep theirs: fewer decimals stand for a wider range of votes.
+    Radii have a fixed number of either decimals or significant digits: the style that more of the distinct radii fit,
+    since nine in ten numbers do not end in zero. A radius written with more decimals keeps them, and if no style is
+    clear, all radii keep their decimals: fewer decimals stand for a wider range of votes.
     """
     written = np.minimum(written, _MAX_DECIMALS)
     certified = np.isfinite(radius) & (radius > 0)
@@ -348,14 +348,14 @@ def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
 
 
 def _most_common(counts: _Ints) -> int:
-    """Return the most frequent number, the largest one among ties."""
+    """Return the most frequent number, the largest of them in a tie."""
     return int(_MAX_DECIMALS - np.bincount(counts, minlength=_MAX_DECIMALS + 1)[::-1].argmax())
 
 
 def _judge(given: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> Judgement | None:
     """Judge printed radii, with the usual n and alpha unless they are given; None for an unknown sigma.
 
-    Usual values complete the given ones, unless other values, consistent with the given ones, are likelier.
+    Usual values complete the given ones, unless other values that are consistent with these are likelier.
     """
     if "sigma" not in given:
         return None

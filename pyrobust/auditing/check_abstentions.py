@@ -17,17 +17,18 @@ from pyrobust.auditing.piles import pile_evidence
 
 # Logarithms of likelihood ratios at which findings are certain, and probable.
 _CERTAIN, _PROBABLE = 20.0, 10.0
-# Widths of the edge of certified votes, in standard deviations of the votes; least rows that say something.
+# Widths of the range just above the fewest certified votes, in standard deviations of the votes; and least number of
+# rows there that allow a conclusion.
 _WIDTHS, _MIN_ROWS = (0.5, 1.0, 2.0), 10
-# Right rows with the smallest radii that are compared with as many times that number above them.
+# The rows with the smallest radii are compared with this many times as many rows above them.
 _ABOVE = 3
 
 
 def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
     """Flag classes with radius 0, and abstentions that were written as small certificates or removed.
 
-    Vote counts just below and just above the smallest certified one are about equally frequent for any classifier
-    (`pyrobust.auditing.piles`): a log with many radii near 0 has abstentions.
+    For any classifier, vote counts just below the smallest certified one are about as frequent as those just above it
+    (`pyrobust.auditing.piles`): hence a log with many radii near 0 has abstentions.
     """
     if not log.smoothed or log.decimals is None or log.noise != "gaussian":
         return
@@ -47,14 +48,15 @@ def _zeros(
     abstained: int,
     parameters: Parameters | None,
 ) -> Iterator[Finding]:
-    """Radii that print as 0 are as rare as the next larger ones."""
+    """Flag rows with radius 0, since radii that print as 0 are as rare as the next larger ones."""
     count = int(zero.sum())
     unit = float(10.0 ** -float(log.decimals[zero].min())) if log.decimals is not None else 0.0
     near = int(((log.radius > 0) & (log.radius < 2.5 * unit) & (log.prediction >= 0)).sum())
     smallest = float(log.radius[log.radius > 0].min(initial=MAX_RADIUS))
     ratio = 1.0
     if parameters is not None:
-        # Votes that print as 0, over the standard deviation of the votes.
+        # Number of votes whose radius prints as 0; then that number over the standard deviation of the votes,
+        # squared.
         width = unit / parameters.sigma / math.sqrt(2 * math.pi) * parameters.n
         ratio = min(50.0, 4 * width**2 / parameters.n)
     evidence = float(
@@ -78,7 +80,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
     unit = 10.0 ** -float(log.decimals[positive].min()) if log.decimals is not None and positive.any() else 1.0
     best, rows, largest = 0.0, 0, 0.0
     for width in _WIDTHS:
-        # Radius of as many votes above the fewest that are certified.
+        # Radius at this width, in votes, above the fewest certified votes.
         edge = parameters.sigma * math.sqrt(2 * math.pi) * width / (2 * math.sqrt(parameters.n))
         inside = int(np.searchsorted(radius, edge, side="right"))
         above = int(np.searchsorted(radius, 2 * edge, side="right")) - inside
@@ -108,7 +110,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
 
 
 def _surprise(correct: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
-    """Logarithm of the likelihood ratio of more correct predictions among the smallest radii than above, and both."""
+    """Log-likelihood ratio of more correct rows among the smallest radii than above, their number, and both shares."""
     share, after = float(correct[:lead].mean()), float(correct[lead : (1 + _ABOVE) * lead].mean())
     if share <= after:
         return 0.0, lead, share, after

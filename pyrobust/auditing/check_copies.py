@@ -15,17 +15,18 @@ from pyrobust.auditing.findings import Finding
 _Ints = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 
-# Logarithm of the probability below which repeated rows are no chance, and neighbouring rows that are compared.
+# Logarithm of the probability below which repeated rows are no chance, and number of neighbouring rows compared at
+# once.
 _LOG_CHANCE, _WINDOW = -24.0, 12
 _MIN_ROWS, _MIN_COPIES = 30, 3
-# Share of neighbours of equal label, above chance, in logs sorted by class.
+# Share of neighbours of equal label, above chance, from which a log counts as sorted by class.
 _CLUSTERED = 0.05
-# Share of distinct times from which repeated times say something.
+# Share of distinct times from which repeated times allow a conclusion.
 _DISTINCT = 0.5
 
 
 def check_copies(log: CertificationLog) -> Iterator[Finding]:
-    """Flag rows that repeat label, prediction, radius and time of others, and blocks repeated with other times."""
+    """Flag rows that repeat label, prediction, radius and time of others, and blocks repeated with different times."""
     rows = np.flatnonzero(first_rows(log))
     if len(rows) < _MIN_ROWS or not log.smoothed:
         return
@@ -73,7 +74,7 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
     same = same_time & (content[order][1:] == content[order][:-1])
     copied = np.zeros(len(content), dtype=bool)
     equal, pairs = int(same.sum()), int(same_time.sum())
-    # The share of pairs of equal content; within groups of one time, pairs lie side by side after sorting.
+    # Share of pairs of equal content; after sorting, the pairs of one time lie side by side.
     share = float((np.bincount(content) / len(content)) @ (np.bincount(content) / len(content)))
     sizes = np.diff(np.append(np.flatnonzero(np.append(True, ~same_time)), len(content)))
     chance = min(1.0, share * float(sizes.max()))
@@ -83,9 +84,9 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
 
 
 def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
-    """Rows of blocks that repeat an earlier one although chance, given each content's frequency, does not explain it.
+    """Rows of blocks that repeat an earlier block where chance, given each content's frequency, does not explain this.
 
-    In logs sorted by class, neighbours share their label; there contents are compared within each label.
+    In logs sorted by class, neighbours share their label; in such logs contents are compared within each label.
     """
     size = len(content)
     copied = np.zeros(size, dtype=bool)
@@ -96,7 +97,7 @@ def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
         label = np.zeros(size, dtype=np.int64)
     rarity = -np.log(np.bincount(content)[content] / np.bincount(label)[label])
     evidence = np.convolve(rarity, np.ones(_WINDOW), "valid")
-    # A hash of each window, which is compared in full where it is repeated.
+    # A hash of each window; windows with a repeated hash are compared in full.
     weights = np.random.default_rng(0).integers(1, 2**63 - 1, int(content.max()) + 1, dtype=np.uint64)
     multiplier, window = np.uint64(0x9E3779B97F4A7C15), np.zeros(size - _WINDOW + 1, dtype=np.uint64)
     for step in range(_WINDOW):

@@ -1,4 +1,4 @@
-"""Findings about the parameters of a log: what contradicts the assumed ones, and every explanation that fits."""
+"""Findings about the parameters of a log: what contradicts the assumed values, and every explanation that fits."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from pyrobust.auditing.saturation import Saturation
 
 _Mask = npt.NDArray[np.bool_]
 
-# Explanations that a message lists.
+# Largest number of explanations that a message lists.
 _LISTED = 8
-# Logarithm of the likelihood ratio against random digits at which n and alpha, stated by nobody, follow from the radii.
+# Logarithm of the likelihood ratio to random digits at which the radii establish n and alpha that nobody stated.
 _ESTABLISHED = 14.0
-# What no list of radii can show: two counts give almost any radius.
+# Formulas that no list of radii can confirm, since two counts give almost any radius.
 _UNTRIED = (
     "Not tried: formulas of two counts, such as the two-class bound sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B)), which give almost "
     "any radius"
 )
-# More samples than any log has, and a larger alpha: no radius is above their maximum.
+# More samples and a larger alpha than any log has: no radius is above the maximum that they give.
 _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
@@ -48,7 +48,7 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
     unreached = _unreached(innocent)
     enough = judgement.spoils_few and len(innocent.piles) <= len(unreached)
     contradicted = not enough or best > innocent.score + _pile_evidence(unreached) + BELIEVED
-    # What nobody stated may be odder than anything that was tried, unless something else explains the radii.
+    # Unstated parameters may be odder than any that were tried, unless something else explains the radii.
     believed = max(innocent.score, 0.0) + BELIEVED
     complete = any(fit.score > believed and not fit.contradicted for fit in judgement.explanations)
     alternatives = explain_rest(innocent, free) if contradicted and not complete and not enough else ()
@@ -71,7 +71,7 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
 
 
 def _unreached(fit: Fit) -> list[Pile]:
-    """The pile at the upper end of radii that do not reach the maximum: the saturated radii of other parameters."""
+    """The pile at the upper end of the radii if it lies below the maximum: saturated radii of other parameters."""
     pile = fit.radii.saturation()
     if pile is None or fit.beyond.any() or not fit.radii.rows or pile.agrees(fit.parameters.maximum):
         return []
@@ -99,7 +99,7 @@ def _reasons(fit: Fit) -> str:
 
 
 def _describe(parameters: Parameters, assumed: Parameters) -> str:
-    """Describe the parameters that differ, with the sum of selection and estimation named."""
+    """Describe the parameters that differ; say so if n is the sum of selection and estimation samples."""
     words = []
     for name in parameters.differing(assumed):
         value = getattr(parameters, name)
@@ -180,7 +180,7 @@ def _change(log: CertificationLog, usable: _Mask, change: Change) -> Finding:
 
 
 def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached: Sequence[Pile]) -> Iterator[Finding]:
-    """Flag rows that the parameters do not give although these explain the other rows."""
+    """Flag rows that the parameters do not give although they explain the other rows."""
     parameters, printed = fit.parameters, fit.radii
 
     def rows_of(distinct: _Mask) -> _Mask:
@@ -214,7 +214,7 @@ def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached:
 
 
 def _origin_of(pile: Pile, parameters: Parameters) -> str:
-    """Describe the n or sigma whose maximum radius is that of a pile; "" if none is usual."""
+    """Describe the usual n or sigma whose maximum radius is that of a pile; "" if there is none."""
     saturation, n, alpha, sigma = (
         Saturation(pile.radius, pile.rows, pile.decimals),
         parameters.n,

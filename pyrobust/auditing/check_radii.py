@@ -22,13 +22,13 @@ from pyrobust.smoothing import certified_radius
 
 _Mask = npt.NDArray[np.bool_]
 
-# Inverse of the largest relative error of rounding to a format.
+# Inverse of the largest relative rounding error of each format.
 _PARTS = {"float16": 2048, "bfloat16": 256}
 
 # Largest n with a table of all attainable radii.
 _MAX_TABLE = 10**6
-# Without sigma: rows of a pile that implies a sigma, and of one that faults larger radii; and how many votes it may lie
-# below the maximum.
+# If sigma is unknown: least rows of a pile that implies a sigma, and of one that makes larger radii faults; and the
+# most votes that a pile may lie below the maximum.
 _LIKELY_PILE, _CLEAR_PILE, _BELOW_MAXIMUM = 10, 20, 3
 
 
@@ -116,7 +116,7 @@ def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterat
 
 
 def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[Finding]:
-    """Check printed radii of other noise or a sequential run against the largest that n unanimous votes certify."""
+    """Check printed radii of other noise or a sequential run against the radius that n unanimous votes certify."""
     if log.n is None or log.alpha is None or log.sigma is None or log.header is None or log.decimals is None:
         return
     if log.header.parameters.get("two_class"):  # a rival without votes allows larger radii
@@ -130,7 +130,7 @@ def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[Finding]:
 
 
 def _notes(log: CertificationLog, judgement: Judgement) -> Iterator[Finding]:
-    """Note rounding and saturation under the assumed parameters, and which of these were assumed."""
+    """Note rounding and saturation under the assumed parameters, and which of these nobody stated."""
     fit = judgement.assumed
     if judgement.innocent is not fit:
         return

@@ -16,12 +16,12 @@ from pyrobust.runs.parameters import chosen_indices
 _Mask = npt.NDArray[np.bool_]
 
 _MAX_LINES = 100
-# Share of rows up to which classes outside those of the other rows are strays; rows of a class that is surely one; and
-# the logarithm of the probability below which a log is not believed to lack classes by chance.
+# Largest share of rows that may be strays, of classes outside those of the other rows; number of rows that makes a
+# class certain; and logarithm of the probability below which a log is not believed to lack classes by chance.
 _STRAY, _SEEN, _LOG_CHANCE = 0.01, 8, float(np.log(1e-9))
-# Rows that tell how classes are numbered, and most classes whose order is compared.
+# Least number of rows that shows how classes are numbered, and largest number of classes whose order is compared.
 _MIN_NUMBERED, _MAX_ORDERED = 20, 200
-# Share of a data set of a known size below which missing images at the end are an unfinished log, not a choice.
+# Share of a data set of known size below which images missing at the end mean an unfinished log, not a choice.
 _MISSING_AT_END = 0.05
 #: Sizes of the data sets most often certified.
 KNOWN_SIZES = {
@@ -73,7 +73,7 @@ def check_indices(log: CertificationLog) -> Iterator[Finding]:
 
 
 def check_coverage(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
-    """Note what of the data set a run with these parameters does not cover."""
+    """Note which part of the data set a run with these parameters does not cover."""
     expected = len(chosen_indices(parameters))
     if images < expected:
         yield Finding("unfinished", "note", f"unfinished run: {images:,} of {expected:,} images")
@@ -133,7 +133,7 @@ def minimum_size(index: npt.NDArray[np.int64]) -> int:
 
 
 def check_classes(log: CertificationLog) -> Iterator[Finding]:
-    """Flag labels and predictions that are not classes, or not among the classes of the other rows."""
+    """Flag labels and predictions that are not classes, or are not among the classes of the other rows."""
     classes = None if log.header is None else int(log.header.parameters["num_classes"])
     for kind, column, lowest, problem in (
         ("label", log.label, 0, "negative label"),
@@ -196,10 +196,11 @@ def check_numbering(log: CertificationLog) -> Iterator[Finding]:
 
 
 def _last_class(values: npt.NDArray[np.int64]) -> int:
-    """Return the largest class that is not a stray, -1 if there is none.
+    """Return the largest class that is not a stray; -1 if there is none.
 
-    A stray is rare, and either so far above all other classes that, with frequencies within a factor of four, some
-    would lie in between, or much rarer than all others; the probability of each is below 10⁻⁹.
+    A stray is rare. It is also either so far above all other classes that, if frequencies differ by at most a factor of
+    four, some class would lie in between, or much rarer than all others; by chance, either has a probability below
+    10⁻⁹.
     """
     classes, counts = np.unique(values, return_counts=True)
     while len(classes) > 1:

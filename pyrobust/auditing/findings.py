@@ -15,7 +15,7 @@ _PLURALS = {"line": "lines", "index": "indices"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a log, or a note for readers of its figures.
+    """A fault of a log, or a note for people who use its figures.
 
     Attributes:
         kind: code for programs, such as "duplicate".

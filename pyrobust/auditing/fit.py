@@ -25,9 +25,9 @@ _LOG_SPOILED = float(np.log(1e-3))
 class Fit:
     """Printed radii, and how well given parameters explain them.
 
-    The score is the logarithm of the likelihood of the radii, relative to random digits: a radius that votes give
-    scores higher the fewer printed radii near it do so, one that no votes give scores as a row spoiled by chance, and a
-    pile scores by its evidence.
+    The score is the logarithm of the likelihood of the radii, relative to random digits: a radius that some number of
+    votes gives scores higher the fewer printed radii near it are given by votes; a radius that no votes give scores as
+    a row spoiled by chance; and a pile scores by its evidence.
     """
 
     radii: PrintedRadii
@@ -60,7 +60,7 @@ class Fit:
 
     @cached_property
     def piles(self) -> list[Pile]:
-        """Radii with more rows than votes can give below the maximum."""
+        """Radii below the maximum with more rows than votes can give."""
         if not self.radii.rows:
             return []
         least, most, _ = self._votes
@@ -101,7 +101,7 @@ class Fit:
 
     @cached_property
     def score_without_piles(self) -> float:
-        """Upper limit of the score, quick to compute."""
+        """An upper limit of the score that is quick to compute."""
         return float(self.gain.sum()) + _LOG_SPOILED * self.spoiled
 
     @cached_property
@@ -110,7 +110,7 @@ class Fit:
         return self.score_without_piles - sum(pile.evidence for pile in self.piles)
 
     def row_scores(self) -> _Floats:
-        """Score of each row [N]; rows of equal radius share its score, and rows of a pile its evidence."""
+        """Score of each row [N]; rows of equal radius share its score, and rows of a pile share its evidence."""
         scores = np.where(self.attainable, self.gain / self.radii.count, _LOG_SPOILED)
         for pile in self.piles:
             equal = (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)

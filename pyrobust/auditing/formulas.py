@@ -1,8 +1,8 @@
 """Radii as functions of votes: the certificate of Cohen et al. (2019), and formulas that scripts use instead.
 
-A radius R given by k of n votes determines the tail 1 - p of the underlying probability p, and p determines k: each
-formula is a pair of such inverses. Votes are real numbers here: a printed radius stands for an interval of votes, and
-is explained if the interval contains an integer.
+A radius R obtained from k of n votes determines the tail 1 - p of the underlying probability p, and p determines k:
+each formula consists of these two inverse functions. Votes are real numbers here: a printed radius stands for an
+interval of votes, and the formula explains it if the interval contains an integer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _Floats = npt.NDArray[np.float64]
 # (q, n, alpha) -> votes k whose bound on the probability is 1 - q
 _Votes: TypeAlias = Callable[[_Floats, int, float], _Floats]
 
-# Votes in the interval of a printed radius from which it is explained whatever the rounding of the votes, and the
-# variance of the votes from which an expansion is accurate to a tenth of a vote.
+# Width, in votes, from which the interval of a printed radius explains it however votes are rounded; and variance of
+# the votes from which an expansion is accurate to a tenth of a vote.
 _DENSE, _SMOOTH = 4.0, 50.0
 
 
@@ -33,7 +33,7 @@ class Formula:
     """A formula from votes to radii.
 
     Attributes:
-        name: what differs from the usual certificate, in words; "" for the usual one.
+        name: what differs from the usual certificate, in words; "" if nothing does.
         votes: number of votes whose probability bound is 1 - q, as a function of (q [N], n, alpha).
         largest: smallest tail q of a finite radius, as a function of (n, alpha).
         tail: tail q [N] of the probability, as a function of radii [N] at sigma 1.
@@ -67,7 +67,7 @@ def _gaussian_radius(tail: float) -> float:
 def _binomial(tail: _Floats, n: int, z: float, exact: Callable[[_Floats], _Floats]) -> _Floats:
     """Binomial quantile of 1 - tail at the normal quantile z, by the expansion of Cornish and Fisher (1938).
 
-    It is computed exactly where two neighbours, the ends of the interval for one radius, are close.
+    It is computed exactly where two neighbouring values, the ends of the interval for one radius, are close.
     """
     variance = n * tail * (1 - tail)
     votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + math.copysign(0.5, z)
@@ -89,7 +89,7 @@ def _upper(tail: _Floats, n: int, alpha: float) -> _Floats:
 def _jeffreys(tail: _Floats, n: int, alpha: float) -> _Floats:
     z = -float(special.ndtri(alpha))
     votes = _binomial(tail, n, z, lambda short: n - special.bdtrik(alpha, n, short)) - 0.5
-    # Tails below that of n votes of Clopper and Pearson lie above n - 1/2, linearly to the last vote.
+    # Tails below Clopper and Pearson's for n votes map to votes above n - 1/2, linearly up to n.
     first, last = _unanimous(n, alpha), _jeffreys_tail(n, alpha)
     return np.where(tail <= first, n - 0.5 * (tail - last) / (first - last), votes)
 
@@ -164,7 +164,7 @@ def _normal_tail(n: int, alpha: float) -> float:
 
 #: The usual certificate: ``sigma·Φ⁻¹(CP(k, n, alpha))``.
 USUAL = _formula("")
-#: What else is found in logs, the commoner first; the largest finite radius of some has one vote less than n.
+#: Other formulas found in logs, common ones first; with some, the largest finite radius needs only n - 1 votes.
 OTHER_FORMULAS = (
     _formula("radii not multiplied by sigma", factor=lambda sigma: 1.0),
     _formula("radii multiplied by sigma twice", factor=lambda sigma: sigma**2),

@@ -11,17 +11,17 @@ from pyrobust.auditing.formulas import Parameters
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import Saturation
 
-# Logarithm of the likelihood ratio at which other parameters are believed: with about 10³ candidates, false by chance
-# in one of 10⁷ logs. And the ratio up to which an explanation fits as well as the best one.
-# The ratio from which it is better than what was assumed.
+# Logarithms of likelihood ratios: from the first on, other parameters are believed (with about 10³ candidates, wrongly
+# in one of 10⁷ logs); up to the second, an explanation fits as well as the best one; from the third on, it is better
+# than the assumed parameters.
 BELIEVED, AS_WELL, _CLEARLY = 24.0, 7.0, 3.0
-# Rows of a pile that other parameters must have as their maximum.
+# Least rows of a pile whose radius must be the maximum of other parameters.
 _SURE_PILE = 10
-# Radii that screen candidates, a few first, and the share of them that may not fit.
+# Number of radii that screen candidates, number of them that are tried first, and share of them that may not fit.
 _SCREENED, _FIRST, _MISFITS = 30, 6, 0.34
-# Up to this many rows, or this share, are spoiled by themselves; more contradict n, alpha or sigma.
+# Up to this many contradictory rows, or this share, are themselves at fault; more contradict n, alpha or sigma.
 _SPOILED_ROWS, _SPOILED_SHARE = 2, 0.01
-# Candidates of the usual formula, and of others, that are judged by all radii, the likeliest first.
+# Number of likeliest candidates, of the usual formula and of others each, that are judged by all radii.
 _FULLY_JUDGED = 50
 
 
@@ -32,7 +32,7 @@ class Judgement:
     Attributes:
         assumed: fit of the radii under the assumed parameters.
         explanations: fits of the radii under all parameters that explain them better than the assumed ones, and as well
-            as the best that were tried, usual parameters first; empty if there are none.
+            as the best of those tried, usual parameters first; empty if there are none.
         innocent: the best fit among the assumed parameters and those that change only unstated parameters.
         saturation: the pile of equal radii at the upper end, if any.
         free: names of the parameters that nobody stated.
@@ -82,14 +82,14 @@ def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]
 
 
 def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> list[Fit]:
-    """Return the radii under parameters that may explain them, the usual ones first.
+    """Return fits of the radii by parameters that may explain them, usual parameters first.
 
     Without a pile of saturated radii, odd alpha and sigma are tried only if no usual values explain all radii.
     """
     pile = radii.saturation()
     sure = pile if pile is not None and pile.rows >= _SURE_PILE else None
     fully = _screened(radii, assumed, free, usual_candidates(assumed, sure, free))
-    # Of many samples any radii come; such an explanation says nothing.
+    # With many samples almost any radius is attainable; such an explanation does not count.
     explained = any(not fit.contradicted and fit.score > BELIEVED for fit in fully)
     fully += _screened(radii, assumed, free, odd_candidates(assumed, sure, free, wide=not explained))
     if sure is not None and not any(not fit.contradicted for fit in fully):
@@ -102,9 +102,10 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
 
 
 def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
-    """Return only the radii that parameters do not give, under others that explain all of these, usual ones first.
+    """Return fits of only the radii that the fit's parameters do not give, by parameters that give all of them.
 
-    Empty unless the radii that the parameters give support them, and the other radii support an explanation.
+    Usual parameters come first. Empty unless the radii that the fit's parameters give support these parameters, and the
+    other radii support an explanation.
     """
     others = fit.unexplained
     if float(fit.gain[~others].sum()) < BELIEVED:
@@ -117,7 +118,7 @@ def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
 def _screened(
     radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
 ) -> list[Fit]:
-    """The radii under the candidates that the largest allow, the likeliest by those that tell most."""
+    """Fits of all radii by the candidates that the largest radii allow and the most telling ones make likeliest."""
     largest, telling = radii.largest(_SCREENED), radii.furthest_apart(_SCREENED, assumed.sigma)
     few = largest.every(max(1, len(largest.value) // _FIRST))
     fits = [Fit(telling, c) for c in candidates if _passes(few, c) and _passes(largest, c)]
@@ -133,7 +134,7 @@ def _passes(radii: PrintedRadii, parameters: Parameters) -> bool:
 
 
 def _fewer_samples(radii: PrintedRadii, assumed: Parameters, current: Fit) -> list[Fit]:
-    """The radii with a smaller n, which gives so few that chance does not explain a log with no other radii."""
+    """Fits with smaller n, which give so few radii that chance does not explain a log with no other radii."""
     fits = []
     largest = radii.largest(_SCREENED)
     for n in ROUND_N:

@@ -1,8 +1,8 @@
 """Parse numbers in a column of a text block, vectorised over its rows, so that logs of a million rows read quickly.
 
-A column is scanned character by character over all rows at once: the digits form one integer m, and d counts those
-after the decimal point. Where m < 2^53 and d <= 22, both m and 10^d are exact doubles, and m / 10^d is rounded once, to
-the double that ``float`` returns (Clinger, 1990). Python parses all other fields one by one.
+A column is scanned character by character over all rows at once: the digits form one integer m, and d is the number of
+digits after the decimal point. Where m < 2^53 and d <= 22, both m and 10^d are exact doubles, and m / 10^d is rounded
+once, to the double that ``float`` returns (Clinger, 1990). Python parses all other fields one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyrobust.checks import WORDS
 
 IntArray = npt.NDArray[np.int64]
 
-_MAX_SCANNED = 40  # characters of a field; longer ones are left to Python
+_MAX_SCANNED = 40  # characters of a field; Python parses longer ones
 _MANTISSA_LIMIT = 10**17  # below it, one more decimal digit fits 64 bits
 _EXACT = 1 << 53
 _POWERS = np.array([10.0**d for d in range(23)])
@@ -192,7 +192,7 @@ def _time(text: str) -> float:
 def _parse_rest(
     fields: Fields, done: npt.NDArray[np.bool_], parse: Callable[[str], float], values: npt.NDArray[Any]
 ) -> None:
-    """Parse the fields that are not done, one at a time, into ``values``."""
+    """Parse the fields that are not parsed yet, one at a time, into ``values``."""
     for row in np.flatnonzero(~done).tolist():
         text = fields[row]
         try:

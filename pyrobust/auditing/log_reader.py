@@ -25,8 +25,8 @@ from pyrobust.runs.reader import expect_file
 REQUIRED = Certify.log[:-1]
 _LOWEST_CLASS = -(1 << 30)
 _parse_classes = partial(parse_integers, low=_LOWEST_CLASS)
-# Columns that are read: the arrays of CertificationLog that each fills, in the order in which its parser gives them.
-# Decimals that a parser gives and no array takes are dropped.
+# Columns that are read, each with the arrays of CertificationLog that it fills, in the order of its parser's results.
+# Decimals that a parser returns but no array takes are dropped.
 _COLUMNS: dict[str, tuple[tuple[str, ...], Callable[[Fields], Any]]] = {
     "idx": (("index",), partial(parse_integers, low=0)),
     "label": (("label",), _parse_classes),
@@ -60,8 +60,8 @@ class TextColumns:
 def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumns:
     r"""Read an untrusted tab-separated log with columns in any order, or the rows that a reader returns.
 
-    An incomplete last line is dropped and reported as a finding; one that lacks only its line end counts. Other damage
-    raises a FileFormatError that names the line.
+    An incomplete last line is dropped and reported as a finding; a last line that lacks only its line end is kept.
+    Other damage raises a FileFormatError that names the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumn
 
 
 def _translated(path: Path, reader: LogReader) -> bytes:
-    """The rows of a reader as a tab-separated log, to be checked like one; a row keeps its line number."""
+    """The rows of a reader as a tab-separated log, to be checked as such; rows keep their line numbers."""
     lines: list[str] = []
     names: list[str] = []
     for number, row in enumerate(reader(path), start=2):
@@ -202,7 +202,7 @@ def _is_complete(line: bytes, previous: bytes, names: list[str]) -> bool:
         return field in (b"0", b"1", b"0.0", b"1.0", b"True", b"False")
     if names[-1] == "time" and b":" in field + model:  # six decimals, or none where the time is whole seconds
         return bool(_TIME_END.search(field)) and (b"." in field or b"." not in model)
-    # The start of a number is a number too; in a time that changes no certificate.
+    # The start of a number is a number too; a time cut short in this way changes no certificate.
     return names[-1] == "time" or (bool(model) and len(field) >= len(model))
 
 

@@ -22,18 +22,18 @@ from pyrobust.metrics.radii import usual_radii
 from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.metrics.survival import ClassSummary, SurvivalCurve
 
-# With more labels there is no summary by class.
+# Largest number of labels with a summary by class.
 _MAX_CLASSES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class CertificationMetrics:
-    """Metrics of a certification. The survival curve of p_A comes first, as the best way to compare classifiers.
+    """Metrics of a certification. The survival curve of p_A comes first because it compares classifiers best.
 
     Attributes:
         survival: survival curve of p̂_A = n_A / n over all images; None if votes are unknown.
         votes: smallest and largest possible n_A of certified images; None if votes are unknown.
-        classes: summary of the curve for each label; empty without a curve.
+        classes: summary of the curve for each label; empty if there is no curve.
         images: number of counted images.
         abstained: number of abstentions among them.
         accuracy: share of correct predictions.
@@ -59,7 +59,7 @@ class CertificationMetrics:
     average_certified_radius: Estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all metrics as plain numbers, lists and dictionaries; None for what is unknown."""
+        """Return all metrics as plain numbers, lists and dictionaries; None for unknown ones."""
         return {
             "survival": None if self.survival is None else self.survival.to_dict(),
             "votes": None if self.votes is None else list(self.votes),

@@ -18,21 +18,21 @@ _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 
-# Kuiper's statistic at which contradictory rows do not lie everywhere, with probability 10⁻⁵, and their least number.
+# Kuiper's statistic at which contradictory rows are not evenly spread, at level 10⁻⁵, and least number of these rows.
 _UNEVEN, _MIN_CONTRADICTORY = 2.8, 5
-# Rows of the least piece, and explanations of each that are tried and listed.
+# Least number of rows of a piece, and numbers of explanations of each piece that are tried, and listed.
 _MIN_PIECE, _TRIED, _LISTED = 20, 12, 3
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A block of rows, counted among rows with radii, made with other parameters than the rows around it.
+    """A block of rows (counted among rows with radii) that was made with other parameters than the rows around it.
 
     Attributes:
         start: first row of the piece.
         stop: row after the piece.
-        piece: the radii of the piece under the parameters that explain them, usual ones first.
-        others: the other radii under the parameters that explain them.
+        piece: fits of the piece's radii by the parameters that explain them, usual parameters first.
+        others: fits of the other radii by the parameters that explain them.
     """
 
     start: int
@@ -44,8 +44,8 @@ class Change:
 def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: Iterable[str] = ()) -> Change | None:
     """Find the one piece of a log, if any, whose radii [N], in file order, contradict the best parameters for all.
 
-    None if the contradictory rows lie everywhere, or if no other parameters explain those of the piece far better, with
-    a total score above this level, that of the best parameters for all.
+    None if the contradictory rows lie everywhere, or if no other parameters for a piece raise the total score far above
+    both that of ``fit`` and ``level``, the score of the best parameters for all rows.
     """
     radii, own = fit.radii, fit.row_scores()
     if radii.rows < 2 * _MIN_PIECE:
@@ -76,7 +76,8 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
         return None
     rows = np.zeros(len(radius), dtype=bool)
     rows[start:stop] = True
-    # Each side is explained afresh: what explains all rows best, or some of one side, may be true of neither.
+    # Both sides are explained afresh: parameters that explain all rows, or a part of one side, best may hold for
+    # neither side.
     sides = []
     for chosen, parameters in ((rows, inside), (~rows, outside)):
         others = _explanations(radius[chosen], decimals[chosen], fit.parameters, free)
@@ -98,7 +99,7 @@ def _densest(marked: _Mask) -> _Mask | None:
 
 
 def _largest_sum(scores: _Floats) -> tuple[float, int, int]:
-    """Return the largest sum of neighbouring scores, with its interval."""
+    """Return the largest sum of consecutive scores, with its interval."""
     total = np.append(0.0, np.cumsum(scores))
     least = np.minimum.accumulate(total)
     stop = int((total - least).argmax())
@@ -131,7 +132,7 @@ def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> lis
 def _fits(
     radii: PrintedRadii, tried: Iterable[Parameters], assumed: Parameters, free: Iterable[str]
 ) -> tuple[Fit, ...]:
-    """The radii under the parameters that explain them best, the usual ones first."""
+    """Fits of the radii by the parameters that explain them best, usual parameters first."""
     fits = [Fit(radii, parameters) for parameters in dict.fromkeys(tried)]
     best = max((fit.score for fit in fits), default=0.0)
     fitting = [fit for fit in fits if fit.score >= best - AS_WELL]

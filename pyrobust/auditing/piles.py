@@ -1,12 +1,12 @@
-"""Piles: more equal radii than votes can give.
+"""Piles: more equal radii than binomial votes can give.
 
 The votes k of an image are binomial, so that the expected number f(k) of images with k votes satisfies, for any
 probabilities of the images,
 
     f(k)² ≤ f(k - d)·f(k + d)·C(n, k)² / (C(n, k - d)·C(n, k + d))
 
-(Cauchy and Schwarz: equality holds for each image alone). Only k = n has no neighbour above, and can be a pile. Where
-the noise of different images is the same, the votes of different images depend on each other, and can pile up.
+(Cauchy and Schwarz; equality holds for each image alone). Only k = n has no neighbour above, so only it can be a pile.
+Where different images get the same noise, however, their votes depend on each other and can pile up.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from scipy import special
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
-# Logarithm of the likelihood ratio against a binomial mixture at which equal radii are a pile, and their least number.
+# Logarithm of the likelihood ratio to a binomial mixture from which equal radii are a pile, and their least number.
 _PILE, _MIN_PILE = 22.0, 8
 
 
 @dataclass(frozen=True)
 class Pile:
-    """Equal radii, more than votes can give for a radius below the maximum.
+    """Equal radii below the maximum, more of them than votes can give.
 
     Attributes:
         radius: the radius as printed.
         rows: number of rows with it.
-        beside: number of rows on both sides together, each side as wide in votes as the pile.
+        beside: number of rows on both sides of the pile together, each side as wide in votes as the pile.
         decimals: number of decimals it is printed with.
         evidence: natural logarithm of the likelihood ratio to a mixture of binomials.
     """
@@ -48,8 +48,9 @@ def find_piles(
 ) -> list[Pile]:
     """Find the distinct radii [D] with more rows than any binomial votes give.
 
-    A radius stands for an interval of d vote counts. The numbers of rows at most d votes below and above it bound its
-    own number of rows. Radii that no votes give are never piles, nor are those whose neighbours lie outside the limits.
+    A radius stands for an interval of d vote counts. The numbers of rows at most d votes below and above this interval
+    bound its own number of rows. Radii that no votes give are never piles, nor are radii whose neighbours lie outside
+    the limits.
 
     Args:
         radius: distinct radii [D], ascending.
@@ -64,7 +65,7 @@ def find_piles(
     tried = (width > 0) & (count >= _MIN_PILE) & (most + width <= limits[1]) & (least - width > limits[0])
     if not tried.any():
         return []
-    # A range of votes overlaps another one unless one of them ends before the other begins.
+    # Two ranges of votes overlap unless one of them ends before the other begins.
     by_least, by_most = np.argsort(least), np.argsort(most)
     least_rows = np.append(0, count[by_least].cumsum())
     most_rows = np.append(0, count[by_most].cumsum())
@@ -96,9 +97,9 @@ def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
 
 
 def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
-    """Log-likelihood ratio of Poisson counts to the largest likelihood under rows² ≤ ratio·below·above.
+    """Log-likelihood ratio of Poisson counts to the largest likelihood for means with rows² ≤ ratio·below·above.
 
-    The best such means are below + t, rows - 2t and above + t.
+    The likeliest such means are below + t, rows - 2t and above + t.
     """
     ratio = np.exp(np.minimum(log_ratio, 300.0))
     # (rows - 2t)² = ratio·(below + t)·(above + t)

@@ -12,8 +12,8 @@ from pyrobust.auditing.saturation import ROUNDING, Saturation, find_saturation
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
-# Smallest interval of radii, relative to a half-precision float; and the logarithm of the probability by which radii
-# are all such floats by chance, below which they are taken as stored so.
+# Logarithm of a probability: if all radii are low-precision floats, and this would be less probable by chance, they are
+# taken as stored in that format.
 _LOG_CHANCE = -24.0
 # Bits of the significand of IEEE half precision, and of bfloat16, by name.
 _SIGNIFICANDS = {"float16": 11, "bfloat16": 8}
@@ -25,7 +25,7 @@ class PrintedRadii:
     Attributes:
         value: [D], distinct radii, ascending.
         decimals: [D], number of decimals of each.
-        count: [D], number of rows with each.
+        count: [D], number of rows with each radius.
         inverse: [N], the place of each row's radius in ``value``.
         rows: N, the number of rows.
 
@@ -74,7 +74,7 @@ class PrintedRadii:
         return np.maximum(self.value - self.unit - rounding, 0.0), self.value + rounding
 
     def saturation(self) -> Saturation | None:
-        """Return the pile of equal radii at the upper end, if one is clear."""
+        """Return the pile of equal radii at the upper end, if it is clear."""
         return find_saturation(self.value, self.decimals, self.count)
 
     def largest(self, size: int) -> PrintedRadii:
@@ -84,8 +84,8 @@ class PrintedRadii:
     def furthest_apart(self, size: int, sigma: float) -> PrintedRadii:
         """Return the distinct radii whose attainable neighbours lie furthest apart, in units of their last digit.
 
-        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with a fixed number of decimals the largest come
-        first, with significant digits small ones may.
+        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with a fixed number of decimals the largest radii
+        come first; with significant digits small radii may.
         """
         apart = (self.value / sigma) ** 2 / 2 - np.log(self.unit)
         return self.chosen(np.sort(np.argsort(apart, kind="stable")[max(0, len(apart) - size) :]))

@@ -1,7 +1,7 @@
 """Saturated radii: what the largest radius of a log implies about its n and alpha.
 
 If all n votes go to one class, the radius is ``R = sigma·Φ⁻¹(alpha^(1/n))``, the largest that the log can certify. Many
-images of a confident classifier have exactly this radius, and form a pile. Conversely, ``alpha = Φ(R/sigma)^n``.
+images of a confident classifier have exactly this radius; they form a pile. Conversely, ``alpha = Φ(R/sigma)^n``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDING = 2.0**-23
 
 _ROUND_N = [m * 10**e for e in range(1, 8) for m in (1, 2, 5)]
 _ROUND_ALPHA = [m * 10.0**-e for e in range(1, 8) for m in (1, 2, 5)]
-# A pile has at least _MIN_ROWS equal radii, twice as many as each of the next _NEIGHBOURS values below, and few above.
+# A pile has _MIN_ROWS or more equal radii, twice as many as each of the _NEIGHBOURS values below, and few above it.
 _MIN_ROWS, _NEIGHBOURS, _SHARE_ABOVE = 4, 5, 0.1
 
 
@@ -51,7 +51,7 @@ class Saturation:
         return low - up * (self.radius - low) <= maximum <= high
 
     def implied_alpha(self, n: int, sigma: float) -> tuple[float, float, float]:
-        """Return the smallest alpha that gives this radius at n, the alpha of the radius as printed, and the largest.
+        """Return the alpha that gives this radius at n: the smallest, that of the radius as printed, and the largest.
 
         ``Φ(R/sigma)^n`` rises with R, which lies in [printed - u/2, printed + u], where u is a unit of the last digit.
         """
@@ -60,7 +60,7 @@ class Saturation:
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
-        """Return n for this radius at alpha, ``ln alpha / ln Φ(R/sigma)``: smallest, as printed, and largest."""
+        """Return n for this radius at alpha, ``ln alpha / ln Φ(R/sigma)``: smallest, for R as printed, and largest."""
         low, high = self.interval
         least, printed, largest = (
             min(1e300, math.log(alpha) / min(-1e-300, _log_phi(radius / sigma))) for radius in (low, self.radius, high)
@@ -99,7 +99,8 @@ def find_saturation(
 ) -> Saturation | None:
     """Find the pile at the upper end of distinct radii [D], ascending, with decimals and numbers of rows [D].
 
-    Among the largest radii, or else all, the one with most rows is the pile if few are above it; None if unclear.
+    The pile is the radius with the most rows among the largest radii, or else among all, if few rows are above it. None
+    if no pile is clear.
 
     >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)

@@ -1,4 +1,4 @@
-"""Notes on the guarantee of a run, depending on the version that made it."""
+"""Notes on the guarantee of a run, which depends on the version that made it."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class WordAttack(ABC):
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
             gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
-            substitution sets, so give a certificate of the same sets the same constraints.
+        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They define the
+            substitution sets, so a certificate of the same sets needs the same constraints.
         text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They restrict
             only the attack.
         max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
@@ -62,7 +62,7 @@ class WordAttack(ABC):
         self.model = model
         self.synonyms = synonyms
         self.constraints = tuple(items("constraints", constraints, "functions"))
-        word_substitutions((), synonyms, self.constraints)  # checks both
+        word_substitutions((), synonyms, self.constraints)  # checks synonyms and constraints
         self.text_constraints = tuple(items("text_constraints", text_constraints, "functions"))
         for constraint in self.text_constraints:
             if not callable(constraint):
@@ -78,9 +78,9 @@ class WordAttack(ABC):
     ) -> WordAttackResult:
         """Attack each text that the model classifies correctly (or, if targeted, not as its target).
 
-        The texts do not influence each other; those under attack share the batches. Rounding in a batch cannot make a
-        success: a text whose two largest logits are too close is run again alone, which counts as a query. Apart from
-        that, the attack on one text sends no text twice. The same arguments give the same result.
+        The texts do not influence each other, although those under attack share batches. Rounding in a batch cannot
+        cause a success: a text whose two largest logits are too close is run again alone, which counts as a query.
+        Apart from that, the attack on one text sends no text twice. The same arguments give the same result.
 
         Args:
             texts: N strings.
@@ -91,7 +91,7 @@ class WordAttack(ABC):
         Raises:
             InputError: wrong numbers of labels, or a label that is not a class of the model.
             InputTypeError: texts or labels of another type.
-            ModelError: the model does not return a row of logits for each text. An exception of the model's own
+            ModelError: the model does not return a row of logits for each text. An exception raised by the model
                 reaches the caller unchanged.
         """
         texts = items("texts", texts, "strings")
@@ -144,7 +144,7 @@ class WordAttack(ABC):
 
     @abstractmethod
     def _search(self, search: TextSearch, clean: Judgement, most: int) -> Query[Candidate]:
-        """A fooled candidate with at most ``most`` changes, else the one of the lowest margin."""
+        """A candidate that fools the model with at most ``most`` changes, else the one of the lowest margin."""
 
     def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:
         """The options that the text constraints allow, judged, and whether the queries sufficed for all."""

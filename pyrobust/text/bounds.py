@@ -16,7 +16,7 @@ from pyrobust.frames import Tabular, plain_fields
 from pyrobust.runner import evaluation_mode
 from pyrobust.text.classifier import WordClassifier, by_length, pad_choices
 
-# Bytes of the vectors of texts that are bounded together.
+# Largest number of bytes of the vectors of texts that are bounded together.
 _BYTES = 1 << 26
 
 
@@ -28,10 +28,10 @@ class WordBounds(Tabular):
         lower: float64 [N, K − 1], bounds of f_y − f_j for j ≠ y, ascending; -inf where nothing could be proved.
         substitutions: int64 [N], number of positions that have a substitute.
         max_substitutions: most words that are replaced at once; None for no limit.
-        method: "ibp", "crown-ibp" or "crown"; "cascade" for the best bound of the methods that a text needed.
+        method: "ibp", "crown-ibp" or "crown"; "cascade" for the best bound among the methods that were run on a text.
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (its
-            deployed forward pass, sums in any order).
+            deployed forward pass, with sums in any order).
     """
 
     lower: Tensor
@@ -83,26 +83,27 @@ def certify_words(
 
     The texts are the product :math:`S_1 \times \dots \times S_L` of the words allowed at each position, as in Jia et
     al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified robustness to
-    symbol substitutions via interval bound propagation" (both 2019): exponentially many, bounded in one pass. Both
-    papers propagate the interval of each coordinate over the words; here, where the network is still linear and (with
-    "crown" and "crown-ibp") also at the output, a linear bound A·x + b is minimized over the words themselves:
+    symbol substitutions via interval bound propagation" (both 2019). There are exponentially many of them, and all are
+    bounded in one pass. Both papers propagate the interval of each coordinate over the words; here, where the network
+    is still linear and (with "crown" and "crown-ibp") also at the output, a linear bound A·x + b is minimized over the
+    words themselves:
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
     which is exact for a network that is linear in the vectors. Where at most d words are replaced at once, only the d
-    largest of the positions' differences to the original word count.
+    positions with the largest differences to the original word count.
 
     Args:
         classifier: embedding and network.
-        substitutions: for each text the words at each position, the original first, see ``word_substitutions``.
+        substitutions: for each text the words at each position, the original first; see ``word_substitutions``.
         y: labels, [N].
         max_substitutions: most words that are replaced at once, at least 0; None for no limit.
-        method: "ibp", "crown-ibp" or "crown", see ``BoundedModel``, or "cascade" for these in turn, each on the texts
-            that are still undecided; each margin keeps its best bound. Default: "crown", which here costs little more
-            than "ibp": both minimize the first layer over the words.
-        sound: as for ``BoundOptions``, like the arguments below.
+        method: "ibp", "crown-ibp" or "crown" (see ``BoundedModel``), or "cascade" for these in turn, each on the texts
+            that are still undecided; each margin keeps its best bound. Default: "crown", which costs little more than
+            "ibp" here, where both minimize the first layer over the words.
+        sound: as for ``BoundOptions``, like the next two arguments.
         semantics: "real" or "float32".
-        memory_limit: bytes.
+        memory_limit: largest number of bytes that the bounds may use.
 
     Returns:
         WordBounds. Bounds are -inf (nothing is proved) where a vector of an allowed word is not finite. Words with the
@@ -144,9 +145,9 @@ def certified_substitutions(
     semantics: str = "real",
     memory_limit: int | None = None,
 ) -> Tensor:
-    """Search for the largest number of replaced words that is proved to leave each text's class as it is.
+    """Search for the largest number of replaced words that is proved not to change each text's class.
 
-    Each number returned was itself proved, and the next larger one was tried and failed.
+    Each number returned was itself proved, and a proof for the next larger one was tried and failed.
 
     Args:
         classifier: embedding and network.
@@ -155,11 +156,11 @@ def certified_substitutions(
         method: method of the bounds.
         sound: True for proved bounds.
         semantics: "real" or "float32".
-        memory_limit: bytes.
+        memory_limit: largest number of bytes that the bounds may use.
 
     Returns:
-        int64 [N]: at most the number of positions that have a substitute, which stands for all substitutions; -1 where
-        the text itself is not proved to have its class.
+        int64 [N]: at most the number of positions that have a substitute; this maximum means all substitutions; -1
+        where the text itself is not proved to have its class.
 
     Raises:
         InputError, InputTypeError, ModelError: as ``certify_words``.
@@ -213,18 +214,18 @@ class Problem:
 
     @property
     def networks(self) -> list[BoundedModel]:
-        """The network as captured for each length of a text so far."""
+        """The networks captured so far, one for each length of a text."""
         return list(self._bounded.values())
 
     def bounds(self, chosen: Tensor, changes: Tensor) -> Tensor:
-        """Lower bounds of the margins of chosen texts with at most some changes each, [n, K − 1]."""
+        """Lower bounds of the margins of chosen texts with at most the given number of changes each, [n, K − 1]."""
         with evaluation_mode(self._network):
             return self._in_parts(chosen, changes)
 
     def _in_parts(self, chosen: Tensor, changes: Tensor) -> Tensor:
         lower: list[Tensor] = [torch.empty(0)] * len(chosen)
         for length, members in by_length([self.sets[i] for i in chosen.tolist()]).items():
-            # texts with many words at a position together
+            # groups texts that have many words at a position
             members.sort(key=lambda i: max(map(len, self.sets[int(chosen[i])])))
             while members:
                 widest = max(map(len, self.sets[int(chosen[members[-1]])]))
@@ -239,7 +240,7 @@ class Problem:
         """The largest number of changes proved for each text, by bisection: the sets are nested."""
         every = torch.arange(len(self.sets))
         proved, failed = torch.full_like(self.positions, -1), self.positions + 1
-        tried = self.positions.clone()  # all at once is most often decided
+        tried = self.positions.clone()  # all changes at once are most often decided
         if hopeless is not None:
             tried[hopeless] = 0
         while len(every):
@@ -271,7 +272,7 @@ class Problem:
         return lower
 
     def _points(self, texts: list[int]) -> tuple[Tensor, Tensor]:
-        """Vectors [n, K, L, ...] of all words, the first repeated where there are fewer, and whether all are finite."""
+        """Vectors [n, K, L, ...] of all words, the first repeated as padding, and whether all are finite."""
         chosen = pad_choices([[[self._row[index] for index in words] for words in self.sets[i]] for i in texts])
         chosen = chosen.to(self._vectors.device)
         finite = self._finite[chosen].flatten(1).all(1)

@@ -16,9 +16,9 @@ from pyrobust.text.substitutions import is_word, split_words
 class WordClassifier:
     """A classifier of texts: ``split_words``, the index of each word, its vector, and a network over the vectors.
 
-    Called with texts it returns their logits, as attacks need them; its parts are what certificates need. A model that
-    takes indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or modules
-    that call the two halves of its forward pass.
+    Called with texts it returns their logits, as attacks need them; certificates need its parts. A model that takes
+    indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or modules that
+    call the two halves of its forward pass.
 
     Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of each
     length are classified, and bounded, separately, so that no mask is needed; only those shorter than ``shortest`` are
@@ -27,19 +27,19 @@ class WordClassifier:
 
     Args:
         vocabulary: index of each word.
-        embedding: module that maps indices [N], int64, to vectors [N, ...], each independently of the others; such as
+        embedding: module that maps indices [N], int64, to vectors [N, ...], each independently of the others, such as
             an ``nn.Embedding``.
         network: module that maps vectors [B, L, ...] to logits [B, K], for every length L of a text.
         unknown: index of words out of the vocabulary.
         padding: index of padded positions; default: ``unknown``.
-        shortest: least number of words of the network's input, at least 1; the kernel size of a convolution.
+        shortest: least number of words in the network's input, at least 1; for a convolution, its kernel size.
         lower: whether words are looked up in lower case.
 
     Attributes:
         embedding, network, shortest: as given.
 
     Raises:
-        InputError: a value out of range, or an embedding with ``max_norm``, which changes its weights in use.
+        InputError: a value out of range, or an embedding with ``max_norm``, which changes its weights when used.
         InputTypeError: an argument of the wrong type.
 
     >>> model = nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2)).eval()
@@ -90,14 +90,14 @@ class WordClassifier:
         return self._index.get(self._key(word), self._unknown)
 
     def indices(self, substitutions: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The indices at each position of the network's input for one text: the original's first, each only once.
+        """The indices at each position of the network's input for one text: the original's first, without repetition.
 
         Args:
             substitutions: the words at each position, the original first, as from ``word_substitutions``.
 
         Raises:
-            InputError: a position without words, or an entry that ``split_words`` does not take for one word: the
-                classifier would see other positions.
+            InputError: a position without words, or an entry that ``split_words`` does not read as one word, so that
+                the classifier would see other positions.
             InputTypeError: words that are not strings.
 
         >>> parts = nn.Embedding(4, 2), nn.Flatten()
@@ -121,11 +121,11 @@ class WordClassifier:
         return sets + [[self._padding]] * (self.shortest - len(sets))
 
     def vectors(self, indices: Sequence[int]) -> Tensor:
-        """The vectors of some indices, [N, ...].
+        """The vectors of these indices, [N, ...].
 
         Raises:
-            ModelError: the embedding fails, does not return a vector for each index, or returns one that depends on
-                other indices.
+            ModelError: the embedding fails, does not return a vector for each index, or returns a vector that depends
+                on other indices.
         """
         device = next((t.device for t in (*self.embedding.parameters(), *self.embedding.buffers())), None)
         asked = torch.tensor(indices, dtype=torch.int64, device=device)
@@ -176,10 +176,10 @@ class WordClassifier:
 
 
 def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Indices of texts of one length as a tensor, [N, K, L], the first index repeated where a position has fewer.
+    """Indices of texts of one length as a tensor, [N, K, L], the first index repeated as padding.
 
     Args:
-        texts: for each text, the indices at each position, see ``WordClassifier.indices``.
+        texts: for each text, the indices at each position; see ``WordClassifier.indices``.
 
     Raises:
         InputError: texts of different lengths.

@@ -18,7 +18,7 @@ class ExhaustiveSubstitution(WordAttack):
     """Try every combination of substitutes, those with the fewest changed words first.
 
     Its distances are exact: a success changes the fewest words possible, and a failure shows that the classifier,
-    computing in batches, is right on every text of the product of the sets. It suits short texts, and is the oracle for
+    computing in batches, is right on every text of the product of the sets. It suits short texts, and serves to check
     other attacks and certificates.
 
     Args:
@@ -27,8 +27,8 @@ class ExhaustiveSubstitution(WordAttack):
         constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool.
         text_constraints: functions (original, candidate) -> bool on whole texts.
         max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
-        most_texts: refuse a text that has more combinations.
-        lowest_margin: return the text of the lowest margin of all combinations, not the first success.
+        most_texts: largest number of combinations of a text; a text with more is refused.
+        lowest_margin: return the combination with the lowest margin of all, not the first success.
         batch_size: largest number of texts in one call of the model.
 
     Raises:

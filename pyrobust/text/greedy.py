@@ -26,30 +26,31 @@ class WordSubstitution(WordAttack):
     substitute with the lowest margin is kept if it lowers the margin. The search stops at the first text that is
     misclassified. For two classes, this is TextFooler's order by the probability of the label.
 
-    It differs in what costs queries: only words that have substitutes are ranked (a single one is not), and without a
-    ``similarity`` the substitutes of a word are tried in the source's order until one succeeds, not all of them.
+    It differs from TextFooler in the queries it spends: it ranks only words that have substitutes (and no words if
+    there is only one), and without a ``similarity`` it tries the substitutes of a word in the source's order only until
+    one succeeds.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
             gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
-            substitution sets, so give a certificate of the same sets the same constraints.
+        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They define the
+            substitution sets, so a certificate of the same sets needs the same constraints.
         text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They restrict
             only the attack.
-        similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of those that
-            succeed, the most similar text is returned.
+        similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of the texts that
+            succeed, the most similar one is returned.
         ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its
             place ("mask"), with its first substitute ("substitute"), which takes the fewest queries since it may itself
-            succeed, or with its best one ("best"), which tries all of them and changes the fewest words. "none" takes
-            the words in their order.
-        mask: stands for a word in the ranking "mask".
-        beam_width: number of texts kept from word to word, those of the lowest margins.
+            succeed, or with its best substitute ("best"), which tries all substitutes and changes the fewest words.
+            "none" takes the words in the order of the text.
+        mask: replaces a word in the ranking "mask".
+        beam_width: number of texts with the lowest margins that are kept from word to word.
         passes: visit all words this many times, or until a pass changes nothing.
         max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
         max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
-        at_once: number of a word's substitutes in one request. Texts under attack share batches in any case; more at
-            once make larger batches for a few texts, and spend queries beyond the first success.
+        at_once: number of a word's substitutes in one request. Texts under attack share batches in any case; a larger
+            number makes batches larger when texts are few, and spends queries beyond the first success.
         batch_size: largest number of texts in one call of the model.
 
     Raises:
@@ -127,7 +128,7 @@ class WordSubstitution(WordAttack):
         return beam[0]
 
     def _ranked(self, search: TextSearch, positions: list[int]) -> Query[tuple[list[int], Candidate | None]]:
-        """Positions, the most important first, and a success found on the way."""
+        """Positions, the most important first, and a success if one was found on the way."""
         if self.ranking == "none" or len(positions) < 2:
             return positions, None
         margins = dict.fromkeys(positions, math.inf)

@@ -12,21 +12,21 @@ from pyrobust.frames import Tabular
 
 @dataclass(frozen=True)
 class WordAttackResult(Tabular):
-    """Outcomes of an attack on N texts, one item for each text in every attribute but ``targeted``.
+    """Outcomes of an attack on N texts, each attribute except ``targeted`` has one item for each text.
 
     Attributes:
         originals: the texts.
-        texts: the adversarial texts; where the attack failed, the text of the lowest margin that it found.
+        texts: the adversarial texts; where the attack failed, the text with the lowest margin that it found.
         labels: the labels, or the targets of a targeted attack.
-        clean_predictions: predicted classes of the originals; -1 for logits with NaN or +inf, which predict none.
+        clean_predictions: predicted classes of the originals; -1 for logits with NaN or +inf, which predict no class.
         predictions: predicted classes of ``texts``.
-        attacked: False where the original already is misclassified (or predicted as the target) and so is left alone.
+        attacked: False where the original is already misclassified (or predicted as the target) and so is left alone.
         success: whether an attacked text was turned into one that is misclassified (or predicted as the target). A text
             for which no class is predicted does not count as a success.
         changed: positions of the substituted words, ascending; positions count the words of ``split_words``.
         words: number of words.
-        margins: of ``texts``: the label's logit minus the largest other logit; if targeted, the largest other logit
-            minus the target's; inf where no class is predicted.
+        margins: margins of ``texts``: the label's logit minus the largest other logit; if targeted, the largest other
+            logit minus the target's; inf where no class is predicted.
         queries: texts sent to the classifier, the original included.
         targeted: whether the attack was targeted.
     """
@@ -54,7 +54,7 @@ class WordAttackResult(Tabular):
 
     @property
     def distance(self) -> tuple[float, ...]:
-        """Number of substituted words that suffice: 0 for texts left alone, inf where the attack failed."""
+        """Number of substituted words that sufficed: 0 for texts left alone, inf where the attack failed."""
         rows = zip(self.attacked, self.success, self.changed, strict=True)
         return tuple(
             float(len(changed)) if success else math.inf if attacked else 0.0 for attacked, success, changed in rows
@@ -62,12 +62,12 @@ class WordAttackResult(Tabular):
 
     @property
     def success_rate(self) -> float:
-        """Share of the attacked texts that were fooled; NaN without any."""
+        """Share of the attacked texts whose attack succeeded; NaN if none was attacked."""
         return sum(self.success) / sum(self.attacked) if any(self.attacked) else math.nan
 
     @property
     def robust_accuracy(self) -> float:
-        """Share of all texts that were attacked in vain: classified correctly before and after; NaN without texts."""
+        """Share of all texts that were attacked in vain: classified correctly before and after; NaN for no texts."""
         return (sum(self.attacked) - sum(self.success)) / len(self) if len(self) else math.nan
 
     def _columns(self) -> dict[str, Any]:

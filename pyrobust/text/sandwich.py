@@ -1,4 +1,4 @@
-"""Both sides of a text classifier: certified and attacked numbers of word substitutions."""
+"""Bounds on a text classifier from both sides: certified and attacked numbers of word substitutions."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class WordSandwich(Tabular):
             proved to be classified correctly.
         substitutions: int64 [N], number of positions that have a substitute; if ``certified`` equals it, all
             substitutions are harmless.
-        method: of the bounds.
-        semantics: network that the certificates hold for, see ``BoundOptions``.
+        method: method of the bounds.
+        semantics: network that the certificates hold for; see ``BoundOptions``.
         rounded: with semantics "real", positions of texts that are misclassified within their certificate, though not
-            provably so in exact arithmetic: rounding in the forward pass explains this, and refutes nothing.
+            provably so in exact arithmetic: rounding in the forward pass may explain this, so it refutes nothing.
     """
 
     attack: WordAttackResult
@@ -78,7 +78,7 @@ class WordSandwich(Tabular):
 
     @property
     def upper(self) -> Tensor:
-        """Number of substitutions of adversarial texts, float64 [N]: 0 where misclassified, inf where none is known."""
+        """Number of substitutions of adversarial texts, float64 [N]: 0 if misclassified, inf if none is known."""
         return torch.tensor(self.attack.distance, dtype=torch.float64)
 
     @property
@@ -88,7 +88,7 @@ class WordSandwich(Tabular):
 
     @property
     def status(self) -> list[str]:
-        """For all substitutions of each text: "certified", "attacked" (or misclassified), or "undecided"."""
+        """Status of each text under all substitutions: "certified", "attacked" (or misclassified) or "undecided"."""
         rows = zip(self.everything.tolist(), self.upper.isfinite().tolist(), strict=True)
         return ["attacked" if attacked else "certified" if proved else "undecided" for proved, attacked in rows]
 
@@ -124,7 +124,7 @@ class WordSandwich(Tabular):
 
         Args:
             most: numbers of words, at least 0.
-            alpha: probability that a single interval misses, in (0, 1).
+            alpha: probability that a single interval misses its value, in (0, 1).
 
         Returns:
             RobustnessShares, with these numbers as ``radii``.
@@ -144,7 +144,7 @@ class WordSandwich(Tabular):
         [(1.0, 0.0), (0.3333333333333333, 0.3333333333333333)]
         """
         numbers = [integer("most", number, 0) for number in items("most", most)]
-        # a number of 0 is certified, too: all are counted from 1
+        # a text certified for 0 words counts as certified, so all numbers are counted from 1
         lower = (self.certified + 1).where(~self.everything, max(numbers, default=0) + 1).double()
         shares = robustness_shares(lower, self.upper + 1, [number + 1 for number in numbers], alpha)
         crossings = np.array([crossing.index for crossing in self.crossings], dtype=np.int64)
@@ -178,15 +178,15 @@ def word_sandwich(
     semantics: str = "float32",
     memory_limit: int | None = None,
 ) -> WordSandwich:
-    """Certify and attack texts over the same substitution sets, those of the attack.
+    """Certify and attack texts over the same substitution sets, which the attack defines.
 
     Args:
-        attack: on a ``WordClassifier``, which is certified.
+        attack: an attack on a ``WordClassifier``, which is also the classifier certified.
         texts: N strings.
         y: labels [N].
-        method: of the bounds, see ``certify_words``.
-        semantics: "float32" for certificates of the deployed forward pass, which also judges the attack; "real" for the
-            network in exact arithmetic.
+        method: method of the bounds, see ``certify_words``.
+        semantics: "float32" for certificates of the deployed forward pass, by which the attack is judged in any case;
+            "real" for the network in exact arithmetic.
         memory_limit: bytes that the bounds may use.
 
     Returns:

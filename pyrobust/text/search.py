@@ -26,7 +26,7 @@ Changes: TypeAlias = Mapping[int, str]
 
 
 class Request(NamedTuple):
-    """Texts that a search asks about: in a batch shared with other searches, or in one of their own."""
+    """Texts that a search asks about, in a batch shared with other searches or in a batch of their own."""
 
     texts: Sequence[str]
     alone: bool = False
@@ -43,7 +43,7 @@ class Judgement(NamedTuple):
     """Margin and predicted class of a text; ``close`` where rounding in a batch may have decided the class.
 
     The margin is the label's logit minus the largest other one, or, for a target, the largest other logit minus the
-    target's; infinite where no class is predicted.
+    target's; it is infinite where no class is predicted.
     """
 
     margin: float
@@ -71,7 +71,7 @@ class TextQueries:
         self.classes: int | None = None
 
     def __call__(self, texts: Sequence[str]) -> Answer:
-        """Logits of texts, checked."""
+        """Checked logits of texts."""
         self.sent += len(texts)
         with torch.no_grad(), evaluation_mode(self.model):
             output = self.model(list(texts))
@@ -104,7 +104,7 @@ class TextQueries:
                 results[i] = stop.value
 
         while True:
-            # Requests hold long texts: those beyond a batch are not built yet.
+            # Requests hold long texts, so requests beyond a batch are not built yet.
             while sum(len(request.texts) for _, _, request in active) < batch_size:
                 started = next(unstarted, None)
                 if started is None:
@@ -137,7 +137,7 @@ class TextSearch:
         sets: the words allowed at each position.
         label: the label, or the target.
         targeted: whether ``label`` is the target.
-        max_queries: for this text, or None.
+        max_queries: largest number of queries for this text, or None.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class TextSearch:
         for word, gap in zip(split.words, split.gaps[1:], strict=True):
             self._pieces += (word, gap)
         self.original = self.text({})
-        # By a digest, because a long text has many long candidates.
+        # Keyed by a digest, because a long text has many long candidates.
         self._judged: dict[bytes, Judgement] = {}
 
     def text(self, changes: Changes) -> str:
@@ -169,7 +169,7 @@ class TextSearch:
         return "".join(pieces)
 
     def judge(self, texts: Sequence[str]) -> Query[list[Judgement]]:
-        """Judge texts, sending each text once; only the first ones if the remaining queries do not suffice for all."""
+        """Judge texts, sending each text once; if the remaining queries do not suffice, only the first texts."""
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._judged}
         sent = list(unknown)[: int(min(len(unknown), self._budget - self.queries))]
@@ -181,7 +181,7 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: Judgement) -> Query[Judgement | None]:
-        """The judgement of a text that holds in a batch of one; None if the queries are spent."""
+        """The judgement of a text, confirmed in a batch of one; None if the queries are spent."""
         if not judgement.close:
             return judgement
         if self.queries >= self._budget:

