@@ -1,4 +1,4 @@
-"""Bound propagation: what a network can output over sets of inputs; Lipschitz constants."""
+"""Bound propagation (what a network can output over sets of inputs) and Lipschitz constants."""
 
 from pyrobust.bounds.differentiable.model import DifferentiableBounds
 from pyrobust.bounds.graph.activations.curves import Curve

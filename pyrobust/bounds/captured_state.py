@@ -13,7 +13,7 @@ from pyrobust.checks import first_values
 from pyrobust.errors import ModelError
 from pyrobust.zoo.hashing import hash_tensors
 
-# Elements of each tensor that are compared at every call, for writes that version counters miss.
+# Number of elements of each tensor that are compared at every call, to find writes that version counters miss.
 _SAMPLES = 8
 
 
@@ -38,7 +38,7 @@ class CapturedState:
 
     ``check`` first compares identities, version counters, addresses and a few elements of each tensor, in microseconds;
     only where these differ, it compares all values. It misses a write through ``.data`` or a NumPy view that leaves the
-    compared elements as they were, any such write on a GPU, and changes of attributes that are not tensors.
+    compared elements as they were, any such write on a GPU, and any change of an attribute that is not a tensor.
 
     >>> model = nn.Linear(2, 2).eval()
     >>> state = CapturedState(model)

@@ -38,7 +38,7 @@ def other_on_gpu(output: Node, device: torch.device) -> str | None:
 
 
 def check_covered(semantics: str, reason: str | None) -> None:
-    """Raise InputError if a reason says that the attack may compute something that no certificate covers.
+    """Raise InputError if there is a reason why the attack may compute something that no certificate covers.
 
     >>> check_covered("real", "cuDNN may choose Winograd or FFT convolutions")
     """

@@ -36,8 +36,8 @@ class _Captured(NamedTuple):
     logits: Tensor | None
 
 
-# By id of the module, and shape, dtype and device of the input; the least recently used first. The shape has the batch
-# size, because the model was compared with its capture at this size.
+# Keys: id of the module, and shape, dtype and device of the input; the least recently used comes first. The shape has
+# the batch size, because the model was compared with its capture at this size.
 _captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
 
 
@@ -48,7 +48,7 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     The bounds are those of the network in evaluation mode; the model's own modes are unchanged
     afterwards. They hold in exact arithmetic, like those of ``BoundedModel.bounds``.
 
-    Captured networks are kept for further calls with inputs of the same shape: eight at most, each no longer than its
+    Captured networks are kept for further calls with inputs of the same shape: at most eight, each no longer than its
     model lives. Every call first compares the model with its capture: all bytes of parameters, buffers and other
     tensors, attributes, the members of classes, the globals that their code names, and the logits on one row of the
     first x. A changed model is captured again. A model is captured at every call if it has forward hooks, something
@@ -87,8 +87,8 @@ def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
     if not isinstance(model, nn.Module):
         return _new_engine(model, x, None)  # raises
     key = (id(model), x.shape, x.dtype, x.device)
-    with TRACING:  # no other thread puts the model back into training mode before it has run
-        engine = _kept_engine(key, model)  # of a model in evaluation mode
+    with TRACING:  # keeps other threads from putting the model back into training mode before it has run
+        engine = _kept_engine(key, model)  # compares the model in evaluation mode
     if engine is not None:
         return engine
     with evaluating(model):
@@ -111,7 +111,7 @@ def _kept_engine(key: tuple[Any, ...], model: nn.Module) -> Engine | TensorEngin
     if not _agrees(kept, model):
         _captured.pop(key, None)
         return None
-    with contextlib.suppress(KeyError):  # another thread has removed it
+    with contextlib.suppress(KeyError):  # if another thread has removed it
         _captured.move_to_end(key)
     return kept.engine
 
@@ -137,14 +137,14 @@ def _agrees(kept: _Captured, model: nn.Module) -> bool:
 
 
 def _keep(key: tuple[Any, ...], model: nn.Module, x: Tensor, state: ModuleState, engine: Engine | TensorEngine) -> None:
-    captured = _captured  # as the interpreter ends, a model may outlive this module's globals
+    captured = _captured  # when the interpreter exits, a model may outlive this module's globals
 
     def forget(reference: weakref.ref[nn.Module]) -> None:
         kept = captured.get(key)
-        if kept is not None and kept.module is reference:  # not that of a later module of the same id
+        if kept is not None and kept.module is reference:  # not the entry of a later module with the same id
             captured.pop(key, None)
 
-    row = x.detach()[x.detach().flatten(1).abs().sum(1).argmax()][None].clone()  # an empty image tells little
+    row = x.detach()[x.detach().flatten(1).abs().sum(1).argmax()][None].clone()  # a blank image would reveal little
     _captured[key] = _Captured(weakref.ref(model, forget), state, engine, row, _logits(model, row))
     _captured.move_to_end(key)
     while len(_captured) > CACHED:

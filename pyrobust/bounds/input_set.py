@@ -32,13 +32,13 @@ CPU = torch.device("cpu")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Around:
-    """Boxes around centers, in a clip range; for most models cheaper to read than the boxes' corners.
+    """Boxes around centers, in a clip range; for most models they are cheaper to read than corners.
 
     Attributes:
         center: [B, n], float32 or float64.
         radius: [B], float64, finite.
         lowest: lower end of the clip range.
-        highest: upper end.
+        highest: upper end of the clip range.
     """
 
     center: Tensor
@@ -59,8 +59,8 @@ class Choices:
     al., "Certified robustness to adversarial word substitutions" (2019).
 
     Args:
-        points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p; the first
-            is the example's own. A part with fewer points repeats one.
+        points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p, and the
+            first point is the example's own. A part with fewer points repeats one of them.
         changes: largest number of parts not at their first point, for all examples or for each; None for no limit.
 
     Attributes:
@@ -120,7 +120,7 @@ class InputSet:
     """B sets of inputs, on one device, each in a box.
 
     Attributes:
-        boxes: lower and upper corners [B, n] of the boxes, in float64 or as given in float32, rounded outward, with
+        boxes: lower and upper corners [B, n] of the boxes, in float64, or in float32 if given so, rounded outward, with
             -inf and inf for unbounded elements; or ``Around``.
         norm: norm of the balls; "linf" where the sets are the boxes themselves.
         center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
@@ -231,7 +231,7 @@ def _check_inside(
 def _corners(center: Tensor, radius: Tensor, lowest: float | Tensor, highest: float | Tensor) -> tuple[Tensor, Tensor]:
     """The corners of boxes around float64 centers, rounded outward, in a clip range."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
-    # x ± 0 is exact; any other sum may be rounded inward
+    # x ± 0 is exact; other sums may be rounded inward
     lower = torch.where(radius == 0, center, torch.nextafter(center - radius, -infinity))
     upper = torch.where(radius == 0, center, torch.nextafter(center + radius, infinity))
     return lower.clamp(min=lowest), upper.clamp(max=highest)
@@ -307,7 +307,7 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
 
 
 def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
-    """Return examples for a model with inputs of a dtype: float64 ones become float32 unless it takes float64."""
+    """Return examples for a model with inputs of this dtype: float64 examples become float32 unless it is float64."""
     x = float_tensor(name, x, "verify_dataset", dtype)
     return x if dtype == torch.float64 or x.dtype != torch.float64 else exact_cast(name, x, torch.float32)
 
@@ -326,7 +326,7 @@ def _elements(
     flat = x.detach().to(device, dtype).reshape(len(x), math.prod(shape))
     if flat.numel() == 0:
         return flat, (math.inf, -math.inf)
-    # The minimum and maximum are NaN where any element is; isfinite would take several times the memory of x.
+    # The minimum and maximum are NaN if any element is; isfinite would take several times the memory of x.
     least, most = torch.stack(flat.aminmax()).tolist()
     if not (math.isfinite(least) and math.isfinite(most)):
         values = x.detach()

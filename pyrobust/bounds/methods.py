@@ -3,7 +3,7 @@
 Every engine computes the ranges of all layers in order, by intervals, and bounds linear functions of a layer's neurons
 by a backward pass through the relaxations below. A method says which of these bounds it uses. All else, such as input
 sets, rounding errors, memory and the choice of kernels, is left to the engines, so a method that consists of these
-steps is one entry here.
+steps is a single entry here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SlopeSearch:
     Attributes:
         rate: learning rate of the first step.
         decay: factor on the rate at each step.
-        moments: decay of the mean and of the mean square of the gradient.
+        moments: decay rates of the mean and of the mean square of the gradient.
         least_gain: a gain below this share of 1 + |bound| does not count.
         patience: a row ends after more than this many steps without a gain.
     """
@@ -48,8 +48,8 @@ class Method:
         to_input: whether the backward pass of the specification is concretized on the input set, with the relaxation
             of every function on the way; otherwise it is concretized on the ranges of the first functions that it
             meets.
-        slope_search: how each row of the specification optimises its own lower slopes, starting from those of the other
-            methods; None if all rows share those.
+        slope_search: how each row of the specification optimises its own lower slopes, starting from the slopes of the
+            other methods; None if all rows share those slopes.
     """
 
     name: str
@@ -78,6 +78,6 @@ class BoundEngine(Protocol):
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
         """Bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; without ``with_upper``, upper bounds are +inf.
 
-        Without rows, bounds of the outputs themselves. If the query's watch ends the work, bounds not reached are
+        Without rows, the outputs themselves are bounded. If the query's watch ends the work, bounds not reached are
         infinite or interval bounds.
         """

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from pyrobust.bounds.options import BoundKeywords
 
 
-# Float64 copies of an input while its set is made.
+# Number of float64 copies of an input while its set is made.
 _SET_COPIES = 8
 
 
@@ -91,15 +91,15 @@ class BoundedModel:
       input (Zhang et al., 2020);
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018);
-    - "alpha-crown": like "crown", but the slopes of ReLU and leaky ReLU, in the native engine also those of PReLU and
-      abs, are optimised for each bound (Xu et al., 2021). Other functions keep CROWN's relaxations.
+    - "alpha-crown": like "crown", but the lower slopes of ReLU and leaky ReLU (in the native engine also of PReLU and
+      abs) are optimised for each bound (Xu et al., 2021). Other functions keep CROWN's relaxations.
 
     The last three intersect their bounds, and the hidden-layer ranges that they refine, with interval bounds of the
     same sets, so they are never looser than "ibp", up to rounding. For balls there is also "lipschitz": the outputs at
-    the center, widened by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); it is usually far
-    looser.
+    the center, widened by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); these bounds are
+    usually far looser.
 
-    Bounds hold in exact arithmetic: they account for every rounding error, the engine's own included. ``sound=False``
+    Bounds hold in exact arithmetic: they account for every rounding error, including the engine's own. ``sound=False``
     instead computes plain floating-point bounds by one method alone, for comparison with other programs.
     ``BoundOptions`` documents this and the other settings that the methods below share and also take as keyword
     arguments.
@@ -107,7 +107,7 @@ class BoundedModel:
     Args:
         model: a module that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of linear and
             convolution layers, batch norm, pooling, ReLU and other elementwise functions, residual connections, and
-            operators that move elements.
+            operators that only move elements.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
         engine: "native" computes on the CPU, wherever the model is; "torch" uses float64 torch operations on the
             model's device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
@@ -153,7 +153,7 @@ class BoundedModel:
 
     @functools.cached_property
     def _tensor_engine(self) -> TensorEngine:
-        """The torch engine on this model's device, for what the native engine does not compute."""
+        """The torch engine on this model's device, for bounds that the native engine does not compute."""
         engine = self._engine
         return engine if isinstance(engine, TensorEngine) else TensorEngine(self.output, self._example.dtype, CPU)
 
@@ -215,10 +215,10 @@ class BoundedModel:
 
         Args:
             x: [B, ...], in the clip range. Float64 inputs of a float32 model must hold float32 values, because the
-                model takes no others.
+                model takes no other values.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
-                for each element: a tensor with as many dimensions as x or one example that broadcasts to it. A tensor
-                [B] always means one for each example, so vectors take [1, N]. A radius may be infinite where there is a
+                for each element: a tensor that broadcasts to x, or to one example, and has as many dimensions. A tensor
+                [B] always means one for each example, so vectors take [1, N]. A radius may be infinite if there is a
                 clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
@@ -273,10 +273,10 @@ class BoundedModel:
     ) -> LinearBounds:
         """Bound C·f(x′) by linear functions of x′, for all inputs x′ of each set.
 
-        These are the functions that a backward pass yields at the input (Zhang et al., 2018), before their minimum over
-        the set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are included in
-        lower_b and upper_b, so the inequalities hold for the returned floats. The torch engine computes the functions
-        in float64.
+        These functions are those that a backward pass yields at the input (Zhang et al., 2018), before their minimum
+        over the set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are included
+        in lower_b and upper_b, so the inequalities hold for the returned floats. The torch engine computes the
+        functions in float64.
 
         Args:
             x: as for ``bounds``.
@@ -341,8 +341,8 @@ class BoundedModel:
         """Bound the values of every layer over all inputs of each set; the output comes last.
 
         Relaxations are made from these ranges. With "crown", a backward pass bounds the neurons whose range contains a
-        kink of the activation that reads them; intervals bound all others. The torch engine computes the ranges in
-        float64.
+        kink of the activation that reads them; intervals bound all other neurons. The torch engine computes the ranges
+        in float64.
 
         Args:
             x: as for ``bounds``.
@@ -436,7 +436,7 @@ class BoundedModel:
         *,
         decides: bool = False,
     ) -> Bounds:
-        """Bound margins; on request only until they are known to be positive."""
+        """Bound margins; if requested, only until they are known to be positive."""
         parts = self._parts(sets, options, 0)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
@@ -499,24 +499,25 @@ class BoundedModel:
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Each radius returned was itself proved, and the proof failed at a radius larger by at most 2⁻²⁰·largest, by
-        default 2⁻²⁰·max(1, radius), unless the limit was proved or the time ended. Nothing is inferred from other
-        radii, because bounds are not monotone in epsilon. Only "lipschitz" bounds are: their radius is the quotient of
-        a margin and a slope.
+        Each radius returned was itself proved, and the proof failed at a radius larger by at most 2⁻²⁰·largest
+        (2⁻²⁰·max(1, radius) if ``largest`` is not given), unless the limit was proved or the time ended. Nothing is
+        inferred from other radii, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone:
+        their radius is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: the distance of
-                the farthest input in the clip range; without a range, 2⁹⁶⁰.
+            largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: the distance to
+                the farthest input in the clip range; without a clip range, 2⁹⁶⁰.
             box: [...], float64, finite and at least 0: radii of an example's elements. The radius r then stands for the
                 set of x + δ with |δᵢ| ≤ r·boxᵢ. Only for norm "linf", and not for method "lipschitz".
             options: as for ``bounds``.
             keywords: as for ``bounds``.
 
         Returns:
-            The radii; 0 where the margins of x itself are not proved to be positive. The limit itself, ``largest`` or
-            2⁹⁶⁰, if it was proved; infinite if, by default, the whole clip range was proved.
+            The radii; 0 where the margins of x itself are not proved to be positive. If the limit itself (``largest``
+            or 2⁹⁶⁰) was proved, the radius is the limit; if ``largest`` is not given and the whole clip range was
+            proved, it is infinite.
 
         Raises:
             InputError, InputTypeError, ModelError: as for ``bounds``.
@@ -607,8 +608,8 @@ class BoundedModel:
     ) -> Verdicts:
         """Decide for each ball: "verified", "falsified" or "unknown".
 
-        First, a forward pass: an example that the model misclassifies is falsified by x itself. Then the methods run in
-        turn, each on the examples that are still undecided, and finally the attack.
+        A forward pass comes first: an example that the model misclassifies is falsified by x itself. Then the methods
+        run in turn, each on the examples that are still undecided, and finally the attack.
 
         Args:
             x: [B, ...], in the clip range.
@@ -649,7 +650,7 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples as inputs of the model: float64 ones become float32, exactly, unless it takes float64."""
+        """Return examples as inputs of the model: float64 examples become float32, exactly, unless it takes float64."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
@@ -670,7 +671,7 @@ class BoundedModel:
         whole = [(slice(None), sets)]
         usual = all(isinstance(t, Tensor) and t.dim() == 1 + len(self.shape) for t in tensors)
         if options.memory_limit is None or not tensors or not usual or len({len(t) for t in tensors}) > 1:
-            return whole  # wrong shapes are errors elsewhere
+            return whole  # wrong shapes raise errors elsewhere
         count = len(tensors[0])
         example = 8 * (_SET_COPIES * math.prod(self.shape) + row_numbers)
         size = max(1, int(options.memory_limit * (1 - ENGINE_SHARE)) // example)
@@ -717,7 +718,7 @@ class BoundedModel:
         with_upper: bool = True,
         decides: bool = False,
     ) -> Bounds:
-        """Bound the parts of a batch in turn; nothing is known of parts not reached in time."""
+        """Bound the parts of a batch in turn; parts not reached in time get infinite bounds."""
         deadline = _deadline(options)
         results: list[EngineBounds] = []
         with reporting(progress, SHARES, "bounds") as report:
@@ -768,7 +769,7 @@ class BoundedModel:
         """Return what an engine needs of the options; norm and clip range are in the input set.
 
         Args:
-            options: those of the call.
+            options: options of the call.
             examples: number of sets of the call.
             deadline: time of ``time.monotonic`` at which the call ends.
             report: receives progress.

@@ -1,7 +1,7 @@
 """The state of a module that determines its output: tensors by their bytes, and attributes and code by value.
 
 A ``ModuleState`` holds copies, and weak references where identity counts, so that it keeps no module and no parameter
-alive. It can be read only where every value in it can be compared; otherwise ``Incomparable`` is raised.
+alive. The state can be read only where every value in it can be compared; otherwise ``Incomparable`` is raised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
-# Attributes that every module has, which are read one by one, or not at all.
+# Attributes that every module has; they are read one by one, or not at all.
 _TABLES_AND_HOOKS = frozenset(vars(nn.Module()))
 # Types of immutable values that compare by value; floats compare by their digits, because zero has two signs.
 _PLAIN = frozenset(
@@ -40,7 +40,7 @@ _CONSTANT = frozenset(
 )
 # Operations that import a module, and that read attributes whose names are constants.
 _OPERATIONS = frozenset([dis.opmap["IMPORT_NAME"], dis.opmap["MATCH_CLASS"]])
-# What reads names that the code does not show, bytes outside a tensor's elements, or the state of torch.
+# Functions that read names not shown in the code, bytes outside a tensor's elements, or the state of torch.
 _DYNAMIC = frozenset(
     [
         *("getattr", "setattr", "delattr", "hasattr", "vars", "dir", "locals", "globals", "eval", "exec", "compile"),
@@ -79,8 +79,8 @@ class ModuleState:
     It compares the class and all attributes of every submodule; the dtype, device, shape, strides, bytes and attributes
     of tensors and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts of
     these; all members of classes outside the constant packages; and functions, their defaults and closures, and the
-    globals that code names. Of the constant packages (torch and some of the standard library), it compares only members
-    that code outside them names. Other things that a forward pass reads, such as files, are not compared.
+    globals that code names. Of the constant packages (torch and parts of the standard library), it compares only
+    members that code outside them names. Other things that a forward pass reads, such as files, are not compared.
 
     Raises:
         Incomparable: for a submodule in training mode, a forward hook, a tensor that is not plain, an object of any
@@ -113,7 +113,7 @@ class ModuleState:
 
 
 class _Reading:
-    """One pass over a module that collects its tensors, and values that compare with ==, both in order."""
+    """One pass over a module that collects its tensors and the values that are compared with ==, both in order."""
 
     def __init__(self, module: nn.Module) -> None:
         if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
@@ -128,8 +128,8 @@ class _Reading:
         self.tensors: list[Tensor] = []
         self._seen: dict[int, int] = {}
         self._kinds: set[type] = set()  # classes of submodules
-        self._names: dict[str, None] = {}  # that code reads
-        self._owners: list[Any] = []  # modules of Python, and constant classes, of which the named members are read
+        self._names: dict[str, None] = {}  # names that code reads
+        self._owners: list[Any] = []  # Python modules and constant classes whose named members are read
         self._value(module)
         if self._names:
             self._class(nn.Parameter)
@@ -241,11 +241,11 @@ class _Reading:
             raise Incomparable
         self.values.append(weakref.ref(function.__code__))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:  # also of torch's decorators, which hold the decorated function
+            try:  # cells of torch's decorators too, which hold the decorated function
                 value = cell.cell_contents
             except ValueError:  # an empty cell
                 raise Incomparable from None
-            if name == "__class__" and value in self._kinds:  # of super()
+            if name == "__class__" and value in self._kinds:  # the class cell that super() uses
                 self.values.append(weakref.ref(value))
             else:
                 self._value(value)
@@ -337,7 +337,7 @@ def _is_constant_module(module: Any) -> bool:
 
 
 def _is_constant_class(kind: type) -> bool:
-    """Whether a constant package has the class under its name; a class made by code only names the package."""
+    """Whether a constant package has the class under its name; a class made by code may merely name such a package."""
     if not _is_constant(kind.__module__):
         return False
     owner: Any = sys.modules.get(kind.__module__)

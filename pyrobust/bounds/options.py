@@ -46,7 +46,7 @@ def method_name(name: str, value: Any, known: Sequence[str] = (*METHODS, LIPSCHI
 
 
 def spelled_method(value: Any) -> Any:
-    """Return a name in the spelling of ``METHODS``; anything but a string unchanged."""
+    """Return a name in the spelling of ``METHODS``; anything but a string is returned unchanged."""
     return value.lower().replace("_", "-") if isinstance(value, str) else value
 
 
@@ -55,7 +55,8 @@ class BoundOptions:
     """Settings shared by all calls of bound propagation.
 
     ``BoundedModel.bounds``, ``margins``, ``certify``, ``certified_radius`` and ``verify``, and ``verify_dataset``, take
-    each field as a keyword argument, or all of them as ``options=``. A keyword overrides the field of ``options``.
+    each field as a keyword argument, or all fields together as ``options=``. A keyword overrides the field of
+    ``options``.
 
     Attributes:
         norm: norm of the balls: "linf", "l2" or "l1"; "L2", 2 and ``math.inf``, for example, are understood, too.
@@ -63,16 +64,16 @@ class BoundOptions:
             three in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
             tensor or nested sequence with as many dimensions as one example, to which it broadcasts, such as [C, 1, 1]
-            for the ends of each channel; both ends of an element may be equal, which fixes it. The keyword arguments
-            ``clip_min=low, clip_max=high``, which attacks take, set it, too.
+            for the ends of each channel; both ends of an element may be equal, which fixes the element. The keyword
+            arguments ``clip_min=low, clip_max=high``, which attacks take, set it, too.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass, by direct
             algorithms in the model's floats with sums in any order. "lipschitz" supports only "real".
         memory_limit: bytes of memory that a call may use beyond its arguments, its results, the network and the copies
-            of its weights that the first call makes. The call runs in as many parts as that takes; if one example needs
-            more, an error says how much. The forward passes and the attack of ``verify`` are not counted. Default: a
-            share of the free memory.
+            of its weights that the first call makes. The call is split into as many parts as that requires; if one
+            example needs more, an error says how much. The forward passes and the attack of ``verify`` are not counted.
+            Default: a share of the free memory.
         iterations: largest number of "alpha-crown" steps for a row, at least 0.
         time_limit: seconds after which a call ends with what is proved so far: rows not reached have interval bounds,
             and examples not reached have infinite bounds. A step that has begun is finished.
@@ -115,7 +116,7 @@ class BoundOptions:
             raise InputError("semantics", '"real" with method "lipschitz"', repr(self.semantics))
 
     def single_method(self) -> str:
-        """Return the method of a call that runs only one.
+        """Return the method of a call that runs only one method.
 
         Raises:
             InputError: the method is "cascade".

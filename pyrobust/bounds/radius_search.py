@@ -22,10 +22,10 @@ def search_radius(
 ) -> Tensor:
     """Return the largest of the tried radii in [0, largest] with a positive margin, float64 [count] like ``largest``.
 
-    The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; one
-    that is NaN or not positive means "not proved". ``scale``, at most ``largest``, is the expected size of radii: the
-    bracket closes to ``RESOLUTION`` times the scale or the radius, whichever is larger. The search ends early when
-    ``goes_on`` returns False.
+    The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; a
+    margin that is NaN or not positive means "not proved". ``scale``, at most ``largest``, is the expected size of
+    radii: the bracket closes to ``RESOLUTION`` times the scale or the radius, whichever is larger. The search ends
+    early when ``goes_on`` returns False.
 
     The loss of margin from radius 0 on grows like a power of the radius, with an exponent that itself grows: a margin
     of 9 at radius 0 may be -500 at four times its root. The root is therefore approached by the secant through both
@@ -46,9 +46,9 @@ def search_radius(
     failed = torch.full((count,), torch.inf, dtype=torch.float64, device="cpu")
     # log(margin at 0 / loss of margin) at the ends, perhaps halved: positive where proved, negative where failed
     above, below = torch.full_like(at_zero, torch.inf), torch.full_like(at_zero, -torch.inf)
-    last = torch.zeros(count, dtype=torch.int8, device="cpu")  # end that the last probe replaced
-    slow = torch.zeros(count, dtype=torch.int8, device="cpu")  # steps in which the secant's root was near an end
-    exponent = torch.ones(count, dtype=torch.float64, device="cpu")  # of the radius in the loss of margin
+    last = torch.zeros(count, dtype=torch.int8, device="cpu")  # the end of the bracket that the last probe replaced
+    slow = torch.zeros(count, dtype=torch.int8, device="cpu")  # number of steps with the secant's root near an end
+    exponent = torch.ones(count, dtype=torch.float64, device="cpu")  # exponent of the radius in the loss of margin
     # The first probes grow fast until one fails: most radii are small compared to the range.
     probe = scale / 64
     for _ in range(_MAX_ROUNDS):
@@ -73,7 +73,8 @@ def search_radius(
         slow[active] += (root - ends[0] < step) | (ends[1] - root < step)
         root = root.maximum(ends[0] + step).minimum(ends[1] - step)
         # Before any failure, go to where the margin vanishes if the exponent grows by one on the way. A loss that no
-        # longer grows does not say where. Beyond the scale, steps grow, so that few reach the largest float.
+        # longer grows does not tell where that is. Beyond the scale, steps grow, so that a few suffice to reach the
+        # largest float.
         factor = (above[active] / (exponent[active].clamp(min=1) + 1)).exp().clamp(min=1.25)
         limit = (proved[active] / scale[active]).clamp(min=16)
         further = proved[active] * torch.where(exponent[active] < 0.5, limit, factor.minimum(limit))
@@ -91,18 +92,18 @@ def _height(at_zero: Tensor, value: Tensor) -> Tensor:
 
 
 def _usable(margin: Tensor) -> Tensor:
-    """Treat NaN as a failure."""
+    """The margins, with NaN as a failure."""
     return margin.double().masked_fill(margin.isnan(), -torch.inf)
 
 
 def _secant_root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor) -> Tensor:
     """Estimate where the margin vanishes; return the middle of the bracket where an end gives no estimate."""
-    share = above / (above - below)  # between the logarithms
-    # From radius 0, which has no logarithm, as if the margin fell linearly.
+    share = above / (above - below)  # share of the way between the logarithms
+    # From radius 0, which has no logarithm, interpolate as if the margin fell linearly.
     root = torch.where(proved == 0, failed * below.exp(), proved * (failed / proved) ** share)
     return torch.where(below.isfinite() & ((proved == 0) | above.isfinite()), root, _middle(proved, failed))
 
 
 def _middle(proved: Tensor, failed: Tensor) -> Tensor:
-    """The middle of the bracket, between the logarithms where it is wide."""
+    """The middle of the bracket, or of its logarithms if it is wide."""
     return torch.where((proved > 0) & (failed > 16 * proved), proved.sqrt() * failed.sqrt(), (proved + failed) / 2)

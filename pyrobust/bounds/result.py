@@ -32,7 +32,7 @@ class Bounds(Tabular):
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, with sums in any order).
         lower_by: the method that gave each bound, in the shape of lower: "ibp" where it is tighter than linear
-            relaxation, or where the time ended. For a layer's neurons, ``method``.
+            relaxation, or where the time ended before. For a layer's neurons, ``method``.
         upper_by: the same for upper.
     """
 
@@ -83,7 +83,7 @@ class Bounds(Tabular):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearBounds:
-    """Linear functions of the input between which S specification rows C·f lie, on each of B sets.
+    """Linear functions of the input that enclose S specification rows C·f on each of B sets.
 
     For every x′ of set i and row s: lower_A[i, s]·x′ + lower_b[i, s] ≤ (C·f(x′))_s ≤ upper_A[i, s]·x′ + upper_b[i, s].
 
@@ -129,11 +129,11 @@ class Verdicts(Tabular):
 
     Attributes:
         status: "verified", "falsified" or "unknown" for each example.
-        stage: stage that decided each example: "forward", the method, or "attack"; "" where unknown.
+        stage: stage that decided each example: "forward", the method, or "attack"; "" for an unknown status.
         margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried. "alpha-crown"
             stops improving a margin once it is positive.
-        counterexample: [B, ...]: an input of the set that the model misclassifies, where falsified; else the example
-            itself.
+        counterexample: [B, ...]: for a falsified example, an input of the set that the model misclassifies; else the
+            example itself.
     """
 
     status: list[str]

@@ -1,4 +1,4 @@
-"""Specifications C: rows of numbers whose products with the outputs are bounded."""
+"""Specifications C: rows of coefficients whose products with the outputs are bounded."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def run_cascade(
     ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # checks the arguments
     labels = class_labels("y", y, len(x), bounded.outputs)
     sizes = check_radii(epsilon, norm, clip, len(x), bounded.shape)
-    for method in names:  # checks what each method supports before any work
+    for method in names:  # before any work, checks that each method supports the arguments
         bounded.margins(x[:0], labels[:0], 0.0, method=method, options=options)
     judge = Judge(Runner(bounded.model))
     status, stage = ["unknown"] * len(x), [""] * len(x)
@@ -75,7 +75,7 @@ def run_cascade(
                 raise
             interrupted, bounds = interrupt, interrupt.__dict__["result"]
         least = bounds.lower.amin(1) if bounds.lower.shape[1] else margin.new_full((len(undecided),), torch.inf)
-        # rows that time does not reach have margins of earlier methods
+        # rows not reached in time keep the margins of earlier methods
         margin[undecided] = least if interrupted is None and time_limit is None else least.fmax(margin[undecided])
         proved = bounds.positive()
         settle(undecided[proved], "verified", method)
@@ -142,7 +142,7 @@ def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipR
 
 
 def _exceeds(a: Tensor, b: Tensor, epsilon: Tensor) -> Tensor:
-    """Whether |a − b| > epsilon in exact arithmetic, elementwise, by the rounded difference and its error (Knuth)."""
+    """Whether |a − b| > epsilon in exact arithmetic, elementwise, from the rounded difference and its error (Knuth)."""
     difference = a - b
     virtual_b = difference - a
     error = (a - (difference - virtual_b)) + (-b - virtual_b)

@@ -28,15 +28,15 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
     """Lower bounds [B, S] of rows [B or 1, S, K] times the output.
 
     The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine
-    node is substituted; an activation is replaced by a linear lower bound of the coefficient times its value. The
+    node is substituted, and an activation is replaced by a linear lower bound of the coefficient times its value. The
     coefficients of the input are concretized on its box.
 
     Args:
         order: all nodes, each after its inputs; the last is the output.
-        ranges: those of the nodes that ``read_ranges`` lists.
+        ranges: ranges of the nodes that ``read_ranges`` lists.
         rows: the coefficients of the output.
         stop: whether to concretize at the ranges of the first activations that coefficients reach: this gives interval
-            bounds of the rows without the loss of bounding the later affine nodes one by one.
+            bounds of the rows, but without the loss from bounding the later affine nodes one by one.
     """
     coefficients = {order[-1]: rows}
     total = rows.new_zeros(())
@@ -146,14 +146,14 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
     """Move coefficients of gathered elements to the elements that were read."""
     sizes = [source.size for source in node.inputs]
     index = node.index.to(a.device).flatten()
-    index = torch.where(index < 0, sum(sizes), index)  # the number 0 takes coefficients of padding
+    index = torch.where(index < 0, sum(sizes), index)  # the constant 0 takes coefficients of padding
     flat = a.new_zeros(*a.shape[:2], sum(sizes) + 1).index_add(2, index, flattened(a, 2))
     parts = torch.split(flat[:, :, :-1], sizes, 2)
     return [share.reshape(*a.shape[:2], *source.shape) for share, source in zip(parts, node.inputs, strict=True)]
 
 
 def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
-    """(constant, coefficients of z) with the lower relaxation for positive coefficients and the upper for negative."""
+    """(constant, coefficients of z): the lower relaxation for positive coefficients, the upper one for negative."""
     above, below = a.clamp(max=0), a.clamp(min=0)
     constant = _times(flattened(below, 2), relaxation.lower_intercept) + _times(
         flattened(above, 2), relaxation.upper_intercept
@@ -162,7 +162,7 @@ def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tens
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[Tensor]]:
-    """Lower: the element with the largest lower bound. Upper: the same if no other can exceed it, else a constant."""
+    """The element with the largest lower bound; as upper bound only if no other can exceed it, else a constant."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)

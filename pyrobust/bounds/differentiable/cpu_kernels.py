@@ -43,7 +43,7 @@ def uses_batch_last(z: Tensor) -> bool:
 def affine_intervals(
     center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None, slope: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Center and radius of v = W z + b: W center + b and |W| radius; with a slope, those of max(v, slope·v).
+    """Center and radius of v = W z + b, W center + b and |W| radius; with a slope, those of max(v, slope·v).
 
     A radius that all examples share, such as that of an input's ball, costs the work of one example.
 
@@ -53,7 +53,7 @@ def affine_intervals(
         weight: [m, n], or [O, C / groups, kh, kw].
         bias: [m] or [O]; None for zeros.
         move: sizes of a convolution, else None.
-        slope: of the leaky ReLU that follows, in [0, 1]; None if none follows.
+        slope: slope of the leaky ReLU that follows, in [0, 1]; None if none follows.
 
     >>> affine_intervals(torch.ones(2, 1), torch.ones(1, 1), torch.tensor([[-2.0]]), None, None)
     (tensor([[-2.],
@@ -75,7 +75,7 @@ def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, T
 
 
 def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Coefficients of z, and the constant, from those of max(z, slope·z), as by ``relax_coefficients``.
+    """Coefficients of z, and the constant, from coefficients of max(z, slope·z), as by ``relax_coefficients``.
 
     Args:
         a: [B or 1, S, *shape].
@@ -136,7 +136,7 @@ def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> 
 
 
 def _inward(z: Tensor) -> Tensor:
-    """[*shape, B] in memory, from [B, *shape]."""
+    """A tensor [B, *shape] as [*shape, B] in memory."""
     # as a matrix: torch transposes these faster
     return z.flatten(1).t().contiguous().view(*z.shape[1:], len(z))
 
@@ -154,7 +154,7 @@ class _AffineIntervals(torch.autograd.Function):
     small layer.
     """
 
-    # no setup_context: with one, torch inspects the signature at every call
+    # no setup_context, because torch would then inspect the signature at every call
     @staticmethod
     def forward(
         ctx: Any,
@@ -176,7 +176,7 @@ class _AffineIntervals(torch.autograd.Function):
         after: tuple[Tensor, ...] = ()
         ctx.shared = radius.shape[-1] != center.shape[-1]
         if slope is not None:
-            # The ends have the same signs on both sides of the ReLU, up to rounding: its input need not be kept.
+            # Up to rounding, the ends have the same signs before and after the ReLU, so its input need not be kept.
             after = batch_last_relu_intervals(results[0].flatten(0, -2), results[1].flatten(0, -2), slope)
             results = after[0].view_as(results[0]), after[1].view_as(results[0])
         ctx.save_for_backward(center, radius, weight, absolute, *after)

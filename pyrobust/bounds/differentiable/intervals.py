@@ -74,12 +74,12 @@ def differentiable_of(node: Activation) -> Differentiable:
 
 
 def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> dict[Node, Range]:
-    """The ranges of nodes for inputs in a box, in their dtype (Gowal et al., 2018).
+    """The ranges of nodes for inputs in a box, in the box's dtype (Gowal et al., 2018).
 
     Args:
         order: all nodes, each after its inputs.
         box: range of the input.
-        wanted: the nodes to return; others have a range only where one of these needs it.
+        wanted: the nodes to return; other nodes get a range only where a wanted node needs it.
     """
     readers = consumers(order, wanted)
     ranges: dict[Node, Range] = {}

@@ -39,7 +39,7 @@ class DifferentiableBounds:
     those of ``BoundedModel.bounds(..., sound=False)`` up to rounding and prove nothing. Certify a trained network with
     ``BoundedModel``.
 
-    Two methods, for l∞ balls:
+    There are two methods, both for l∞ balls:
 
     - "ibp": interval bounds as center and radius, which a layer multiplies by W and |W| (Gowal et al., 2018);
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the

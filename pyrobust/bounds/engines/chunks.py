@@ -17,7 +17,7 @@ ENGINE_SHARE = 0.75
 
 
 def engine_limit(limit: int, needed: int) -> int:
-    """Return an engine's share of a memory limit, if one example needs ``needed`` bytes; the rest is for input sets.
+    """Return an engine's share of a memory limit if one example needs ``needed`` bytes; the rest is for input sets.
 
     Raises:
         InputError: one example does not fit.
@@ -50,8 +50,8 @@ def fits(limit: int, needed: int) -> bool:
 def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
     """Call ``step(begin, end)`` over [0, total), ``size`` items at a time; halve a chunk that does not fit the memory.
 
-    The halved chunk is tried again: a step must be repeatable. Returns the size that fitted. Errors of a step are
-    raised as they are, out-of-memory errors only for a single item.
+    The halved chunk is tried again, so a step must be repeatable. Returns the size that fitted. Other errors of a step
+    are raised unchanged, out-of-memory errors only for a single item.
 
     >>> in_chunks(5, 2, lambda begin, end: print(begin, end))
     0 2

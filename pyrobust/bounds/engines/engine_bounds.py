@@ -17,7 +17,7 @@ from pyrobust.bounds.options import LIPSCHITZ
 NAMES = (*METHODS, LIPSCHITZ)
 NUMBERS = {name: number for number, name in enumerate(NAMES)}
 _NAMES = np.array(NAMES, dtype=np.object_)
-# Names that take no memory worth saving.
+# Number of names whose memory is not worth saving.
 _FEW = 1000
 
 
@@ -70,7 +70,7 @@ class EngineBounds:
             by[chosen] = new_by.where(better, by[chosen])
 
     def _own_numbers(self) -> None:
-        """Give each bound its own number where all share one."""
+        """Give each bound its own method number where all bounds share one."""
         vars(self).update(lower_by=self.lower_by.contiguous(), upper_by=self.upper_by.contiguous())
 
     def names(self) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
@@ -79,7 +79,7 @@ class EngineBounds:
 
 
 def _named(by: Tensor) -> npt.NDArray[np.object_]:
-    """The names of methods by their numbers; many equal ones take the memory of one."""
+    """The names of methods by their numbers; many equal names take the memory of one."""
     numbers = by.numpy()
     if numbers.size > _FEW and (not any(numbers.strides) or numbers.min() == numbers.max()):
         return np.broadcast_to(_NAMES[numbers.flat[:1]], numbers.shape)

@@ -1,4 +1,4 @@
-"""Bounds by a search, never looser than those that it starts from."""
+"""Bounds by a search that are never looser than those that it starts from."""
 
 from __future__ import annotations
 

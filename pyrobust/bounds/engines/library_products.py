@@ -1,7 +1,7 @@
 """Products of wide layers by the machine's matrix and convolution routines, for the native engine.
 
 Bounds on the products' rounding hold for direct algorithms in IEEE arithmetic with sums in any order. Operators are
-therefore called by name, so that no dispatch picks Winograd or FFT, and not called where a setting allows another
+therefore called by name, so that no dispatch picks Winograd or FFT, and are not called where a setting allows another
 number format.
 """
 
@@ -32,14 +32,14 @@ class Product(enum.IntEnum):
     BACKWARD = 2  # a·W
 
 
-# Multiplications of one example, on average over the layers of products, from which a call of the library is worth
-# its overhead.
+# Least number of multiplications for one example, averaged over the layers of products, at which a library call is
+# worth its overhead.
 _WIDE = 1 << 20
 
-# Multiplications of one example below which a layer of such a network, like a pooling, stays with the kernels.
+# With fewer multiplications for one example, a layer of such a network, such as a pooling, stays with the kernels.
 _SMALL = 1 << 15
 
-# Where oneDNN's routines are its own; elsewhere it calls further libraries, whose algorithms are not known here.
+# Where oneDNN uses its own routines; elsewhere it calls further libraries, whose algorithms are not known here.
 _MACHINES = ("x86_64", "AMD64")
 
 
@@ -104,7 +104,7 @@ class LibraryProducts:
     def __call__(self, i: int, product: int, operand: _Floats, *channels: int) -> _Floats:
         """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass.
 
-        channels: begin and end (excluded) of the channels that the product uses; none for all.
+        ``channels`` is the begin and end (excluded) of the channels that the product uses; empty for all.
         """
         layer, z, kind = self._layers[i], torch.from_numpy(operand), Product(product)
         magnitude = kind is Product.MAGNITUDE
@@ -125,19 +125,19 @@ class _Layer:
             self.work = weight.numel()
             self.weight = weight.view(node.size, node.inputs[0].size)
             self.inputs = (-1, node.inputs[0].size)
-        # In the library's layout from the first call on, if each call would otherwise convert more weights than inputs
-        # to it. The batch size does not decide, because the result of an example must not depend on others.
+        # Weights are in the library's layout from the first call on if each call would otherwise convert more weights
+        # than inputs to it. The batch size does not decide, because the result of an example must not depend on others.
         self._packed = isinstance(node, Conv2d) and weight.numel() >= node.inputs[0].size
         self._blocks: dict[tuple[int, ...], Tensor] = {}
 
     @functools.cached_property
     def normal(self) -> bool:
-        """Whether no weight is subnormal, which a library may take for zero."""
+        """Whether no weight is subnormal; a library may treat subnormal weights as zero."""
         sizes = self.weight.abs()
         return not bool(((sizes > 0) & (sizes < torch.finfo(sizes.dtype).smallest_normal)).any())
 
     def _block(self, magnitude: bool, *channels: int) -> Tensor:
-        """The weights, or their magnitudes, of all input channels or of some, as the library takes them."""
+        """The weights or their magnitudes, of all input channels or some of them, in the library's form."""
         key = (int(magnitude), *channels)
         if key not in self._blocks:
             weight = self.weight[:, slice(*channels)] if channels else self.weight

@@ -29,32 +29,32 @@ from pyrobust.bounds.specification import Margins, Rows
 from pyrobust.machine import free_memory
 
 # Share of the free memory that a call may use by default, and the largest useful chunk: intervals take sixteen examples
-# at once for each thread.
+# per thread at once.
 _MEMORY_SHARE = 0.25
 _EXAMPLES_PER_THREAD = 16
 _LEAST_CHUNK = 32
-_FEW = 3  # examples of a thread that go one after the other: kFew in csrc/bounds/engine/propagate.cpp
+_FEW = 3  # examples of a thread that are bounded one by one: kFew in csrc/bounds/engine/propagate.cpp
 
 # Estimated loss of a lower bound by rounding errors of float32, relative to its distance from the value at the center,
 # for a network with one layer of weights; the loss grows with the square of the number of these layers, as measured on
-# trained nets of four to eighteen. Whatever is tried, bounds are proved.
+# trained nets of four to eighteen. The estimate only decides what is tried; bounds are proved in any case.
 _LOSS = 1e-5
-# The same where the engine measures neurons from zero (see csrc/bounds/engine/relaxation.cpp).
+# The same loss where the engine measures neurons from zero (see csrc/bounds/engine/relaxation.cpp).
 _LOSS_FROM_ZERO = 4e-4
-# The value at the center is computed only for bounds nearer to zero than the loss at this distance, which is larger
-# than most.
+# The value at the center is computed only for bounds nearer to zero than the loss at this distance, which exceeds most
+# distances.
 _LARGE_MARGIN = 64
-# Bytes of the rows that library products take together (kElements in wide/backward.cpp), including those of the layers
-# around, and bytes of a number in them.
+# Bytes of the rows that library products take together (kElements in wide/backward.cpp), including the rows of adjacent
+# layers; and bytes of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
 _CALL = 1 << 19  # bytes of the library's own objects, whatever the network
-_FREE_SLOPE = 80  # bytes of a neuron whose slopes are chosen
-_ROW = 64  # bytes of a row of the specification, beside its coefficients
-_VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
-# Multiplications between two looks at the clock, for each thread: intervals of a chunk are not interrupted.
+_FREE_SLOPE = 80  # bytes for a neuron whose slopes are chosen
+_ROW = 64  # bytes for a row of the specification, besides its coefficients
+_VECTOR = 64  # bytes of a SIMD vector: one number for each example or row that a loop takes together
+# Multiplications per thread between two looks at the clock: intervals of a chunk are not interrupted.
 _STRETCH = 1e9
-# Elements of the largest layer in a chunk of a wide network: more leave the cache and gain nothing.
+# Elements of the largest layer in a chunk of a wide network: more would not fit the cache and gain nothing.
 _WIDE_ELEMENTS = 1 << 20
 
 
@@ -63,7 +63,7 @@ class Engine:
 
     Args:
         output: the graph.
-        dtype: of the model; float64 models are bounded in float64, all others in float32.
+        dtype: dtype of the model; float64 models are bounded in float64, all others in float32.
     """
 
     def __init__(self, output: Node, dtype: torch.dtype) -> None:
@@ -98,9 +98,9 @@ class Engine:
 
         Sound float32 bounds are recomputed in float64, example by example, in three cases. First, where a bound is not
         finite, because something may have overflowed (not for ``semantics="float32"``, where the deployed model would
-        overflow, too). Second, by CROWN and CROWN-IBP without ``with_upper``, where the sign of lower bounds decides,
-        if only rounding errors may keep them from being positive. Third, in networks with reciprocals and roots of wide
-        ranges, where intervals were tighter: coefficients may grow so large that they cancel in float64 alone.
+        overflow, too). Second, for CROWN and CROWN-IBP without ``with_upper``, where the sign of lower bounds decides,
+        if perhaps only rounding errors keep them from being positive. Third, in networks with reciprocals and roots of
+        wide ranges, where intervals were tighter: coefficients may grow so large that only in float64 they cancel.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less
@@ -148,9 +148,9 @@ class Engine:
 
     @functools.cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Elements of one example: in all nodes, in the largest one, and the most that are live in a backward pass.
+        """Elements of one example: in all nodes, in the largest node, and the most that a backward pass holds at once.
 
-        The last number is for a pass that stops at the first functions, or at the layers above that lose nothing.
+        The last number is the same for a pass that stops at the first functions, or at layers above that lose nothing.
         """
         nodes, reached = in_order(self._output), {self._output}
         readers = collections.Counter(source for node in nodes for source in node.inputs)
@@ -164,7 +164,7 @@ class Engine:
 
     @functools.cached_property
     def _lists(self) -> int:
-        """Bytes of a thread's lists of the products of convolutions, which the next tiles use again."""
+        """Bytes of a thread's lists of products of convolutions, which later tiles reuse."""
         convs = [node for node in in_order(self._output) if isinstance(node, Conv2d)]
         kernels = [math.prod(node.weight.value().shape[2:]) for node in convs]
         return sum(8 * k * node.size + 16 * node.inputs[0].size for k, node in zip(kernels, convs, strict=True))
@@ -182,12 +182,12 @@ class Engine:
         )
 
     def _memory(self, packed: Packed, rows: Rows, query: Query, norm: str, *, few: bool = True) -> tuple[int, int]:
-        """(bytes of all threads, bytes of an example) of a network, with our own kernels; few: up to _FEW a thread."""
+        """(bytes of all threads, bytes of an example), with our own kernels; few: up to _FEW examples a thread."""
         item, intervals = packed.item, rows is None and not query.bounding.to_input
         row_numbers = self._output.size * (rows.shape[-2] if isinstance(rows, Tensor) else 1)
         lanes = _VECTOR // item
         total, largest, live, _ = self._sizes
-        # tiles of coefficients, which free blocks may double; the ranges of a group of examples, its inputs and sums
+        # tiles of coefficients, up to doubled by free blocks; ranges, inputs and sums of a group of examples
         groups = 0 if query.bounding.to_input or norm != "linf" else total
         thread = 0 if intervals else 2 * _VECTOR * live
         thread += item * (2 * groups + 9 * largest) if few else _VECTOR * (2 * groups + 3 * largest)
@@ -198,7 +198,7 @@ class Engine:
         if query.bounding.refines or norm != "linf":
             # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
             example += 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
-        if query.bounding.slope_search is not None:  # of each neuron's rows: slopes, two moments, coefficients, values
+        if query.bounding.slope_search is not None:  # for each neuron of a row: slope, two moments, coefficient, value
             thread += 5 * _VECTOR * total
             example += _FREE_SLOPE * total
         return torch.get_num_threads() * thread, example
@@ -210,7 +210,7 @@ class Engine:
         example, weights = self._state(packed, rows, query, norm, library=True)
         count = self._output.size if rows is None else rows.shape[-2]
         coefficients = 0
-        if rows is not None or query.bounding.to_input:  # of both signs
+        if rows is not None or query.bounding.to_input:  # rows of both signs
             live = whole if query.bounding.to_input else stopping
             coefficients = min(_LIBRARY_ROWS, 4 * count * live * _LIBRARY_ITEM)
         row_numbers = rows.shape[-2] * self._output.size if isinstance(rows, Tensor) else 0
@@ -237,7 +237,7 @@ class Engine:
 
     @staticmethod
     def _products(packed: Packed, query: Query) -> LibraryProducts | None:
-        """The library's products, unless neurons are refined: intervals of unblocked sums would loosen their bounds."""
+        """The library's products, unless neurons are refined: intervals of unblocked sums loosen their bounds."""
         return packed.products if not query.bounding.refines and packed.products.chosen() else None
 
     def _call(self, packed: Packed, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
@@ -321,7 +321,7 @@ def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
 
 
 def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
-    """Whether the sum of all bounds is finite: only if all bounds are; the sum of finite ones may overflow, too."""
+    """Whether the sum of all bounds is finite, hence each of them; the sum of finite bounds may overflow, however."""
     return all(math.isfinite(float(end.sum())) for end in (bounds.lower, bounds.upper)[: 1 + with_upper])
 
 

@@ -1,4 +1,4 @@
-"""Packing of a graph for the native engine: weights in its floats, with their distance from the exact values."""
+"""Packing of a graph for the native engine: weights in its floats, and their distance from the exact values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Doubles = npt.NDArray[np.float64]
 
 
 class Packed(NamedTuple):
-    """The engine's network for a graph, and the products of its layers by a library."""
+    """The engine's network for a graph, and a library's products for its layers."""
 
     network: _C.BoundNetwork32
     products: LibraryProducts
@@ -64,7 +64,7 @@ def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> P
 
     Args:
         output: the graph.
-        dtype: of the arithmetic.
+        dtype: dtype of the arithmetic.
         deployed: the unit roundoff of the forward pass that bounds hold for; 0 for real numbers.
 
     Raises:
@@ -117,7 +117,7 @@ class _Packing:
         return Packed(self.network, library, np.dtype(self.dtype).itemsize, Work(self.steps))
 
     def _relate(self, analysis: Analysis) -> None:
-        """Tell the network which of the neurons that it may refine are equal or opposite."""
+        """Tell the network which neurons, among those that it may refine, are equal or opposite."""
         for i, step in enumerate(self.steps):
             if any(is_nonlinear(self.steps[reader].node) for reader in analysis.consumers[i]):
                 representative = representatives(step.node)
@@ -223,7 +223,7 @@ class _Packing:
 
 
 def has_offset(node: Node) -> bool:
-    """Whether a deployed forward pass has errors at a node that are not relative to its value."""
+    """Whether a deployed forward pass has errors at a node that are not relative to the node's value."""
     return isinstance(node, Activation) and row_of(node, ENGINE).offset(node) > 0
 
 
@@ -248,7 +248,7 @@ def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRu
 
 
 def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
-    """Scales, each with the shift right before it that only it reads, as in batch norm: one layer takes both."""
+    """Scales, each with the shift right before it that nothing else reads, as in batch norm: one layer takes both."""
     readers = consumers(order, [output])
     joined: dict[Scale, Scale] = {}
     for node in order:
@@ -261,7 +261,7 @@ def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
 
 
 def _joined(before: Rounded, scale: Rounded, shift: Rounded) -> tuple[Rounded, npt.NDArray[np.float64]]:
-    """The shift of scale·(z + before) + shift, and by how much its terms exceed it in magnitude."""
+    """The constant term of scale·(z + before) + shift, and by how much its terms exceed it in magnitude."""
     product = scale.value * before.value
     value = product + shift.value
     size = np.abs(product) + np.abs(shift.value)
@@ -271,5 +271,5 @@ def _joined(before: Rounded, scale: Rounded, shift: Rounded) -> tuple[Rounded, n
 
 
 def _planes(shape: tuple[int, ...]) -> _Planes:
-    """A shape in the engine: [C, H, W], or flat."""
+    """A shape as the engine has it: [C, H, W], or flat."""
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (math.prod(shape), 1, 1)

@@ -1,4 +1,4 @@
-"""Calls that take long: an estimate of their time, their progress, and their end at a time limit or by Ctrl-C."""
+"""Long calls: an estimate of their time, their progress, and their end at a time limit or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Least seconds between two looks at the clock, and of the work that a pace is measured over.
+#: Least seconds between two looks at the clock, and least seconds of work over which a pace is measured.
 EVERY, MEASURED = 0.05, 1.0
 #: Seconds from which an estimate is logged.
 LONG = 10.0
-# Share of the work whose pace tells that of the rest; a smaller share is rows of the first layers, which are not like
-# others.
+# Share of the work whose pace predicts that of the rest; a smaller share consists of rows of the first layers, which
+# differ from others.
 _TELLING = 0.01
 #: Progress is counted in these shares of the work.
 SHARES = 1000
@@ -38,8 +38,8 @@ class Watch:
         examples: number of sets of the call.
         deadline: time of ``time.monotonic`` at which the call ends; None for no limit.
         report: receives progress, from 0 to ``SHARES``.
-        announced: seconds that were announced for each work; an estimate is logged where it is at least twice that, or
-            less than a quarter.
+        announced: seconds that were announced for each work; an estimate is logged if it is at least twice that, or
+            less than a quarter of it.
         searches: whether a search for slopes follows the bounds that it starts from.
 
     Attributes:
@@ -65,7 +65,7 @@ class Watch:
         self._last = 0.0
 
     def goes_on(self) -> bool:
-        """Whether there is time for more work."""
+        """Whether there is time left for more work."""
         return self.interrupt is None and (self.deadline is None or time.monotonic() < self.deadline)
 
     def begin(self, work: Work, query: Query, norm: str, examples: int, rows: int, memory: int) -> None:
@@ -118,12 +118,12 @@ class Watch:
         passed = self._last - self._begun
         work, searches = self._work, self._query.bounding.slope_search is not None
         of = functools.partial(work.of, to_input=self._query.bounding.to_input)
-        tries = 1 + 2 * self._query.iterations  # passes of a row that seeks slopes, at most
+        tries = 1 + 2 * self._query.iterations  # largest number of passes of a row that searches for slopes
         times = tries if searches else 1
         most = times * of(work.rows(self._query.bounding, self._norm, self._count))
         spent = self._done * work.intervals + times * of(self._rows)
         whole = self._size * (work.intervals + most) - times * of(self._spared)
-        if self._searches and not searches:  # the bounds that a search starts from
+        if self._searches and not searches:  # these are the bounds that a search starts from
             whole *= 1 + tries
         whole = max(whole, spent, 1.0)
         later = max(0, self._examples - self._before - self._size)
@@ -131,7 +131,7 @@ class Watch:
         self._show(share)
         if spent > 0 and passed >= (MEASURED if spent >= whole * _TELLING else LONG / 2):
             most = passed * (whole * (1 + later / max(1, self._size))) / spent
-            # Later layers may need every row, or the share of theirs that the layers so far have needed.
+            # Later layers may need all of their rows, or the same share of rows that the layers so far have needed.
             rows, spared = of(self._rows), of(self._spared)
             needed = rows / (rows + spared) if self._query.bounding.refines and rows else 1.0
             self._announce(passed + (most - passed) * needed, most)
@@ -162,7 +162,7 @@ class Watch:
 
 
 def duration(seconds: float) -> str:
-    """Write seconds in a unit that people read.
+    """Write seconds in a readable unit.
 
     >>> duration(50), duration(200), duration(10_000), duration(1e6)
     ('50 s', '3 min', '2.8 h', '11.6 days')
@@ -175,7 +175,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Write bytes in a unit that people read.
+    """Write bytes in a readable unit.
 
     >>> size(3_000_000), size(4_200_000_000)
     ('3 MB', '4.2 GB')

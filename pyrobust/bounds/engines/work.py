@@ -24,7 +24,7 @@ class Work:
 
     @functools.cached_property
     def intervals(self) -> float:
-        """Work of interval bounds of all layers: that of centers and radii."""
+        """Work of interval bounds of all layers: the work for centers and radii."""
         return 2.0 * sum(_products(step.node, step.node.size) for step in self._steps)
 
     def row(self, i: int, *, to_input: bool = True) -> float:

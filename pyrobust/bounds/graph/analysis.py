@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
-    """The readers of every node that is wanted or needed for a wanted one, listed once for each read.
+    """The readers of every node that is wanted or that a wanted node needs, listed once for each read.
 
     Args:
         order: all nodes, each after its inputs.
@@ -54,7 +54,7 @@ def read_counts(node: Gather | MaxPool) -> list[Tensor]:
     """
     sizes = [source.size for source in node.inputs]
     index = node.index if isinstance(node, Gather) else node.windows
-    counts = torch.bincount(index.flatten() + 1, minlength=1 + sum(sizes))[1:]  # -1 reads the number 0
+    counts = torch.bincount(index.flatten() + 1, minlength=1 + sum(sizes))[1:]  # -1 reads the constant 0
     return list(torch.split(counts, sizes))
 
 
@@ -94,10 +94,10 @@ def origin(node: Node) -> Origin:
 
 
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
-    """For each element, the first one that equals it or its negative at every input, int64 [size], and the sign, ±1.
+    """For each element, the first that equals it or its negative for every input (int64 [size]), and the sign, ±1.
 
-    Only gathered elements, and sums and differences of two, are compared; None if no two are equal or opposite. The
-    deployed forward pass rounds equal and opposite elements in the same way.
+    Only gathered elements, and sums and differences of two elements, are compared; None if no two are equal or
+    opposite. The deployed forward pass rounds equal and opposite elements in the same way.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> turned = Gather(name="g", shape=(2,), inputs=(x,), index=torch.tensor([1, 0]))
@@ -124,7 +124,7 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
     """The nodes (from the output) that sum squares with weights and shifts ≥ 0, and the node that is squared.
 
-    None for a node that is not such a sum. ReLU changes nothing in it.
+    None for a node that is not such a sum. A ReLU in the chain changes nothing.
     """
     chain = []
     while not (isinstance(node, Activation) and _power(node) == 2):
@@ -161,7 +161,7 @@ def is_nonlinear(node: Node) -> bool:
     return isinstance(node, Activation | MaxPool | Product)
 
 
-#: What is known of the values of most nodes.
+#: The known range of most nodes: all numbers.
 EVERYTHING = (-math.inf, math.inf)
 
 
@@ -200,7 +200,7 @@ class Analysis:
             rounding errors.
         affine_in_input: for each layer, whether it is an affine function of the network's input.
         ends_affine_part: for each layer, whether it is affine in the input and either the output or read by a layer
-            that is not.
+            that is not affine in it.
     """
 
     def __init__(self, steps: Sequence[Step], output: int) -> None:
@@ -229,7 +229,7 @@ class Analysis:
         return [_most(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
-        """The same, counting all positions at which the layer reads that input together."""
+        """The same, but counted over all positions at which the layer reads that input."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
             return self.repeats(i)

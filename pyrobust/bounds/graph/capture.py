@@ -1,8 +1,8 @@
 """Capture of a torch.nn.Module as a graph: torch.export traces it, lowering rules translate the calls to nodes.
 
 The module is traced in evaluation mode and with a batch of two, so that operations that mix
-examples are detected. The graph's values are compared with the module's on random inputs before it is used: in batches
-of one, three, many and the example's size, with gradients, twice, far outside [0, 1], and on the example.
+examples are detected. Before the graph is used, its values are compared with the module's: on random inputs in batches
+of one, three, many and the example's size, with gradients, twice, and far outside [0, 1], and on the example.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TOLERANCE = 2.0**10
 _REPEATED = 2.0**2
 #: If the largest intermediate value has more elements, the comparison uses a smaller batch than the example's.
 _COMPARED = 1 << 22
-#: Rows of another batch, which shows code for large batches, and the most elements that are computed for that alone.
+#: Number of rows of another batch, which reveals code for large batches, and the most elements computed for this check.
 _MANY, _MANY_ELEMENTS = 65, 1 << 18
 
 
@@ -72,7 +72,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_cached_parameters() -> Iterator[None]:
-    """Leave ``parametrize.cached()``, whose values may be old, and which would keep traced values."""
+    """Leave ``parametrize.cached()``, whose values may be outdated and which would keep traced values."""
     before = parametrize._cache_enabled, parametrize._cache
     parametrize._cache_enabled, parametrize._cache = 0, {}
     try:
@@ -86,8 +86,9 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
 
     Args:
         model: its mode is restored afterwards.
-        example_input: [B, ...], floating-point; its shape and dtype matter, and its device for a module without
-            tensors. The graph is compared with the module on it, and at its B or, for a wide module, a smaller one.
+        example_input: [B, ...], floating-point; its shape and dtype matter, and for a module without tensors its
+            device. Graph and module are compared on it, and in batches of its size B or, for a wide module, smaller
+            ones.
         own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
 
     Raises:
@@ -193,7 +194,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
     for size in () if wrong else sizes:
         rows = torch.arange(size, device=example.device) % len(example)
         wrong = wrong or _differ(_run(model, example[rows]), ours[rows], tolerance)
-    # A module need not run on one row, which it may take for an input without a batch, nor with gradients.
+    # A module need not run on one row, which it may mistake for an unbatched input, nor with gradients.
     for run, expected in ((_run_row, ours[:1]), (_run_with_gradients, ours)):
         with contextlib.suppress(Exception):
             theirs = run(model, example)
@@ -204,7 +205,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
 
 
 def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raise ModelError if graph and module differ on inputs that it need not accept: this shows untraced code."""
+    """Raise ModelError if graph and module differ on inputs that the module may refuse: this shows untraced code."""
     if not len(example):
         return
     try:
@@ -220,7 +221,7 @@ def _evaluated(output: Node, example: Tensor) -> tuple[Tensor, Tensor, int]:
     """(the graph's outputs, the roundoff of its largest value, elements of one example in its largest tensor)."""
     with torch.no_grad():
         values = forward_all(output, example)
-    # Infinite or NaN values in between come from large or NaN parameters, and give no tolerance.
+    # Infinite or NaN intermediate values come from large or NaN parameters, and give no tolerance.
     sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
     roundoff = torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
     return values[output], roundoff, max(1, *(value[0].numel() for value in values.values()))
@@ -249,10 +250,10 @@ def _run_with_gradients(model: nn.Module, example: Tensor) -> Any:
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    _run(model, example)  # tracing a forward pass that fails would log torch's own stack before any error
+    _run(model, example)  # if the forward pass fails, tracing would log torch's own stack before any error
     try:
         with torch.no_grad(), batch_kept_first(model), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
+            warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own code
             # hooks, such as those of weight normalisation and pruning, compute the weight again in every forward pass
             warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
             program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
@@ -291,12 +292,12 @@ _IN_PLACE = {
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call can be translated as it is, without torch's decomposition, most of a capture's time.
+    """Whether every call can be translated as it is, without torch's decomposition, which takes most of the time.
 
     In-place calls become out-of-place ones where nothing else can read the tensor; unused results are removed.
     """
     for call in reversed(program.graph.nodes):
-        if not call.users and (call.target in RULES or _is_fresh(call, ())):  # changes nothing
+        if not call.users and (call.target in RULES or _is_fresh(call, ())):  # the call changes nothing
             program.graph.erase_node(call)
     calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     for call in calls:
@@ -305,7 +306,7 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
             dtypes = {operand.meta["val"].dtype for operand in call.all_input_nodes}
             if len(dtypes) == 1:
                 call.target = _IN_PLACE[call.target]
-    fresh: set[fx.Node] = set()  # made of numbers alone, as a mask is
+    fresh: set[fx.Node] = set()  # made from numbers alone, such as a mask
     for call in calls:
         if _is_fresh(call, fresh):
             fresh.add(call)
@@ -313,7 +314,7 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
 
 
 def _is_fresh(call: fx.Node, fresh: Container[fx.Node]) -> bool:
-    """Whether a call makes a tensor from numbers and fresh tensors only, and changes none."""
+    """Whether a call makes a tensor from numbers and fresh tensors only, and changes no tensor."""
     makes = isinstance(call.target, torch._ops.OpOverload) and not call.target._schema.is_mutable
     return call.op == "call_function" and makes and all(operand in fresh for operand in call.all_input_nodes)
 
@@ -366,11 +367,11 @@ class _Translation:
         raise ModelError("model: expected an output, got none")
 
     def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]], set[fx.Node]]:
-        """Calls that end a pattern of ``COMPOSITES``: operand, rule and numbers; and the calls inside them."""
+        """Calls that end a pattern of ``COMPOSITES``, with operand, rule and numbers; and the calls inside it."""
         ends: dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]] = {}
         replaced: set[fx.Node] = set()
         inputs = set(self.program.graph_signature.user_inputs)
-        dependent: set[fx.Node] = set()  # on the input
+        dependent: set[fx.Node] = set()  # calls that depend on the input
         for call in self.program.graph.nodes:
             if call.name in inputs or not dependent.isdisjoint(call.all_input_nodes):
                 dependent.add(call)
@@ -392,7 +393,7 @@ class _Translation:
             yield name, self.program.constants[target]
 
     def _enter(self, call: fx.Node) -> Lowering:
-        """The translation, at a call."""
+        """The state that rules see, at a call."""
         self.lowering.name, self.lowering.source = _place(call), _source(call)
         result: Any = call.meta.get("val")
         value = result[0] if isinstance(result, tuple | list) and result else result

@@ -1,7 +1,7 @@
 """The constants of a captured model: parameters, buffers, and tensors that the forward pass derives from them alone.
 
-A constant has two forms. ``value()`` is the tensor that the model computes, connected to the parameters, so that it
-follows them through training. ``enclosure()`` is an interval around the real number: a point for a parameter, but wider
+A constant has two forms. ``value()`` is the tensor that the model computes, connected to the parameters so that it
+follows them during training. ``enclosure()`` is an interval around the real number: a point for a parameter, but wider
 for 1/std or γ/√(v + ε), which a forward pass rounds.
 
 Other functions of parameters, such as weight normalisation or a matrix exponential, are evaluated: the floats that the
@@ -32,10 +32,10 @@ class Constant:
     """A tensor that does not depend on the input.
 
     Args:
-        compute: the values of the operands → the value.
+        compute: maps the values of the operands to the value.
         enclosure: returns the enclosure.
         operands: constants that the value is computed from.
-        exact: returns the real numbers if floats represent them, else None.
+        exact: returns the real numbers if floats represent them exactly, else None.
 
     >>> third = Constant.of(torch.tensor([1.0])) / Constant.of(torch.tensor([3.0]))
     >>> lower, upper = third.enclosure()
@@ -72,7 +72,7 @@ class Constant:
 
     @functools.cached_property
     def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
-        """Every computation behind the value, listed once, after those of its operands, with the places of these."""
+        """Every computation behind the value, listed once and after those of its operands, with their places."""
         offsets: dict[Constant, int] = {}
         schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         stack = [self]
@@ -107,7 +107,7 @@ class Constant:
         return constant
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
-        """The same numbers in a view, permutation or slice."""
+        """The same numbers, in a view, permutation or slice."""
         return Constant.arranged(move, [self])
 
     @classmethod
@@ -168,7 +168,7 @@ def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Calla
 
 
 def _computed(compute: Callable[..., Tensor], interval: Callable[..., Enclosure], *operands: Constant) -> Constant:
-    """A result of arithmetic; its enclosure includes the model's own value, so that it serves both semantics."""
+    """A result of arithmetic; its enclosure includes the value in the model, so that it serves both semantics."""
 
     @functools.cache
     def enclosure() -> Enclosure:
@@ -204,7 +204,7 @@ def _is_zero(a: Enclosure) -> Tensor:
 def _product(a: Enclosure, b: Enclosure) -> Enclosure:
     corners = torch.stack([a.lower * b.lower, a.lower * b.upper, a.upper * b.lower, a.upper * b.upper])
     lower, upper = corners.amin(0), corners.amax(0)
-    exact = _is_trivial_factor(a) | _is_trivial_factor(b)  # no rounding: a mask keeps its zeros
+    exact = _is_trivial_factor(a) | _is_trivial_factor(b)  # such products are not rounded: a mask keeps its zeros
     outward = _outward(lower, upper)
     return Enclosure(lower.where(exact, outward.lower), upper.where(exact, outward.upper))
 

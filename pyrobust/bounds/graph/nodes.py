@@ -87,11 +87,11 @@ class Gather(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sort(Gather):
-    """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair of its last input.
+    """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair in the last input.
 
     It is gathered from its first inputs, which compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b), so
     that linear bounds pass through them. The pair also gives the node's range, often smaller than that of the first
-    inputs, and its Lipschitz constant: sorting moves no two points apart in any p-norm.
+    inputs, and its Lipschitz constant: sorting increases no distance in any p-norm.
 
     Attributes:
         pairs: int64 [size, 2], the two elements of the last input; the same one twice if an element is only passed on.
@@ -124,7 +124,7 @@ class Activation(Node):
         slope: slope of leaky_relu below 0, in [0, 1].
         lower: lower end of clamp.
         upper: upper end of clamp.
-        parameters: those of other functions, in the order of their lowering rule.
+        parameters: parameters of other functions, in the order of their lowering rules.
         weight: slopes of prelu below 0, broadcast to [1, *shape].
     """
 

@@ -43,7 +43,7 @@ class LipschitzBound(Tabular):
     Attributes:
         norm: "linf", "l2" or "l1", of inputs and outputs.
         value: L, proved for the exact network with the given parameters; inf where it is too large for a float.
-        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, in floating point: no smaller L is valid.
+        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, computed in floating point: no smaller L is valid.
         layers: constants of the layers, from which L is composed.
     """
 
@@ -69,10 +69,11 @@ class LipschitzBound(Tabular):
 def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "l2") -> LipschitzBound:
     """Compute a proved upper bound of a network's Lipschitz constant, rounding errors included.
 
-    The constants of the layers are multiplied along paths and added where paths meet. In l2, those of linear and
-    convolution layers come from Gram iteration (Delattre et al., 2023), with the true zero padding of convolutions; in
-    l∞ and l1 they are exact up to rounding. For a deep net, their product is far larger than any observed slope
-    (``lower``); for a single example, ``BoundedModel.certified_radius`` with another method proves a larger radius.
+    The constants of the layers are multiplied along paths and added where paths meet. In l2, the constants of linear
+    and convolution layers come from Gram iteration (Delattre et al., 2023), with the true zero padding of convolutions;
+    in l∞ and l1 they are exact up to rounding. For a deep net, the product of the constants is far larger than any
+    observed slope (``lower``); for a single example, ``BoundedModel.certified_radius`` with another method proves a
+    larger radius.
 
     Args:
         model: a module with outputs of any shape, bounded in evaluation mode, see ``BoundedModel``.
@@ -169,8 +170,8 @@ class LipschitzEngine:
 class _RowSlopes:
     """Lipschitz constants of specification rows c: |c·Δf| ≤ slope·‖Δx‖.
 
-    By Hölder's inequality, slope = ‖c‖·L in the dual norm with the constant L of the outputs. If the last layer is
-    linear, f = W·z + b, another slope is the dual norm of c·W times the constant of z, often smaller.
+    By Hölder's inequality, a slope is ‖c‖·L, with the dual norm of c and the constant L of the outputs. If the last
+    layer is linear, f = W·z + b, another slope, often smaller, is the dual norm of c·W times the constant of z.
     """
 
     def __init__(self, output: Node, norm: str) -> None:
@@ -223,7 +224,7 @@ class _RowSlopes:
         if self._norm == "linf":
             return row.sum(-1) * (1 + (row.shape[-1] + 8) * _UNIT) * _UP
         largest = row.amax(-1, keepdim=True)
-        # Squares of shares cannot overflow, and are negligible where they underflow.
+        # Squares of the quotients cannot overflow, and are negligible where they underflow.
         share = torch.where(largest > 0, row / largest, 0.0)
         return largest[..., 0] * share.square().sum(-1).sqrt() * (1 + (row.shape[-1] + 16) * _UNIT) * _UP
 

@@ -57,12 +57,12 @@ class Constants:
       it has one factor per channel or the layer is linear, because ‖D·W‖ ≤ ‖D‖·‖W‖.
     - ``Scale``: the largest |scale|.
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
-    - ``Gather``: with an element of input i read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in l∞
-      the largest constant of its inputs. Several gathers in a row count as one, so that splitting and concatenating
+    - ``Gather``: if each element of input i is read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in
+      l∞, the largest constant of its inputs. Several gathers in a row count as one, so that splitting and concatenating
       again costs nothing; relu(z) and relu(−z) count as z, because only one of them changes at a time.
     - The root of a sum of squares with weights A ≥ 0, √(A z² + b), is a tuple of weighted l2 norms, which
-      differ by at most √(A Δ²): √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence 1 for an l2 norm of disjoint windows.
-    - ``Sort``: 1, because sorting does not move two tuples apart (Anil, Lucas and Grosse, 2019).
+      differ by at most √(A Δ²): √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence 1 for the l2 norms of disjoint windows.
+    - ``Sort``: 1, because sorting never increases the distance of two tuples (Anil, Lucas and Grosse, 2019).
     - ``MaxPool``: the maxima of a window differ by at most the largest difference in the window, hence 1 in l∞; if an
       element is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and r in l1.
     - ``Activation``: the largest absolute slope.
@@ -84,7 +84,7 @@ class Constants:
         self._folds = {node for node in order if self._folded(node) is not None}
         folded = {self._folded(node) for node in self._folds}
         for node in order:
-            # A layer folded into its scale has its norm computed there.
+            # If a layer is folded into its scale, its norm is computed there.
             self.value[node] = math.inf if node in folded else self._of(node)
 
     def of(self, node: Node) -> float:
@@ -207,7 +207,7 @@ class Constants:
         return Weights(size.sqrt() * (1 + 2.0**-50) if self.norm == "l1" else size, torch.zeros_like(size))
 
     def _repeated(self, count: int) -> float:
-        """The factor on a distance whose elements occur ``count`` times."""
+        """The factor by which a distance grows if its elements occur ``count`` times."""
         if self.norm == "l2":
             return _root(count)
         return float(count) if self.norm == "l1" else 1.0
@@ -327,7 +327,7 @@ def _root(value: float) -> float:
 
 
 def _up(value: float) -> float:
-    """The next number above; 0 stays."""
+    """The next larger float; 0 stays 0."""
     return math.nextafter(value, math.inf) if value > 0 else value
 
 

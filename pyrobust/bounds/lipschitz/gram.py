@@ -11,7 +11,7 @@ from torch import Tensor
 # Exceeds the rounding error of several operations on positive numbers.
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
-# The largest error of a result below the smallest normal number, flushed or not.
+# The largest error of a result below the smallest normal number, whether flushed to zero or not.
 _TINY = 2.0**-1022
 _MOST_STEPS = 18
 # Powers of two are normal numbers up to 2^±1000 and a little beyond.
@@ -23,7 +23,7 @@ class Bracket:
     """Bounds of the largest spectral norm of several matrices.
 
     Attributes:
-        upper: an upper bound; inf where it cannot be bounded.
+        upper: an upper bound; inf if the norm cannot be bounded.
         lower: approximate lower bound: the norm of a product with a vector, in floating point.
     """
 
@@ -43,7 +43,7 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
     Args:
         batches: each [B, m, n], float64.
         tolerance: stop at upper ≤ (1 + tolerance)·lower, or after a fixed number of steps.
-        floor: estimated lower bound of the result; matrices below it take no further steps.
+        floor: estimated lower bound of the result; matrices with smaller norms take no further steps.
 
     Returns:
         Bracket; its upper bound is proved for any floor.
@@ -100,7 +100,7 @@ def _extend(bracket: Bracket, matrices: Tensor, tolerance: float) -> None:
 
 
 def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
-    """The norm of the first matrix from that of the last, scaled Gram matrix."""
+    """The norm of the first matrix from the norm of the last, scaled Gram matrix."""
     for shift, error in zip(reversed(shifts[1:]), reversed(errors[1:]), strict=True):
         norm = ((_scaled(norm, shift) + error) * _UP).sqrt() * _UP
     # Relative errors are large if the last product is below the smallest normal number.

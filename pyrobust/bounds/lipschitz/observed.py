@@ -19,9 +19,9 @@ _ORDERS = {"linf": torch.inf, "l2": 2.0, "l1": 1.0}
 def observed_slope(output: Node, x: Tensor, norm: str) -> float:
     """Return the largest ‖f(x + h·v) − f(x)‖ / ‖h·v‖ over several directions v at each x [B, ...].
 
-    The directions are those of the nonlinear power method for the norm of the Jacobian matrix (Boyd, 1974; Higham,
-    1992): v ← ψ(Jᵀψ(J·v)), where ψ picks the vector that attains a norm. The slope is computed in float64, less the
-    rounding error: it is 0 where no direction shows a slope.
+    The directions come from the nonlinear power method for the norm of the Jacobian matrix (Boyd, 1974; Higham, 1992):
+    v ← ψ(Jᵀψ(J·v)), where ψ picks the vector that attains a norm. The slope is computed in float64, and the rounding
+    error is subtracted: it is 0 where no direction shows a slope.
     """
     order = _ORDERS[norm]
     center = x.detach().to("cpu", torch.float64)

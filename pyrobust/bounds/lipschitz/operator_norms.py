@@ -18,7 +18,7 @@ _UNIT = 2.0**-53
 # The circulant bound of a convolution is accepted within this share of the lower bound of its norm.
 _CLOSE = 0.01
 _POWER_STEPS = 60
-# Convolutions of at most this width are bounded as matrices, with no other bound tried.
+# Convolutions of at most this width are bounded as matrices, and no other bound is tried.
 _SMALL = 512
 # Wider convolutions are never expanded into a matrix.
 _WIDEST = 2304
@@ -56,7 +56,7 @@ class Weights:
 def linear_norm(weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
 
-    l∞: the largest sum of a row's absolute values; l1: that of a column's; l2: ``spectral_norms``.
+    l∞: the largest sum of absolute values of a row; l1: of a column; l2: ``spectral_norms``.
     """
     if norm == "l2":
         bound, radius = spectral_norms([weights.middle[None]]).upper, weights.radius
@@ -70,8 +70,8 @@ def linear_norm(weights: Weights, norm: str) -> float:
 def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a convolution with these weights and its zero padding.
 
-    l∞ and l1: the largest sum of absolute values in a row or a column of its matrix. l2: Gram iteration of that matrix
-    for small layers, else of a circulant matrix that contains it (see ``_symbols``).
+    l∞ and l1: the largest sum of absolute values in a row or a column of its matrix. l2: by Gram iteration of that
+    matrix for small layers, else of a circulant matrix that contains it (see ``_symbols``).
     """
     if norm != "l2":
         magnitude = weights.magnitude()
@@ -162,7 +162,7 @@ def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
     """An upper bound of the norm, from the convolution on a torus so large that no output wraps around it.
 
     The zero-padded convolution's matrix is a submatrix of the torus's, which is unitarily similar to its symbols, one
-    small matrix per frequency (Sedghi, Gupta and Long, 2019), so that the torus's norm is the largest of theirs.
+    small matrix per frequency (Sedghi, Gupta and Long, 2019), so that the torus's norm is the largest norm of a symbol.
     """
     bracket = spectral_norms(_symbols(node, weight), floor=floor)
     terms = weight.shape[2] + weight.shape[3]
@@ -178,9 +178,9 @@ def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
     A stride s is a step of one between blocks of s elements: the s phases of the input along each axis become channels,
     C' in total, and the element at i·s + t, for kernel offset t, is that of phase t mod s at i + ⌊t/s⌋. The blocks then
     have Q offsets, and a torus of (outputs + Q - 1) positions holds everything that an output reads. For Q = 1, one
-    position suffices, because the frequency only turns the symbol. A complex matrix A + iB is represented by the real
-    matrix [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate
-    symbols, so half of the frequencies suffice.
+    position suffices, because the frequency only rotates the symbol's phase. A complex matrix A + iB is represented by
+    the real matrix [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have
+    conjugate symbols, so half of the frequencies suffice.
     """
     places, sizes = [], []
     for axis in range(2):

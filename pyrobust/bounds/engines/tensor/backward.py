@@ -2,8 +2,8 @@
 
 A row is a linear function of one layer's neurons and belongs to one example. The rows of all examples lie one after the
 other, so that each step is one operation for all of them; for each row, it reads the relaxations of the row's example.
-Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive fields, all
-other rows for the whole layer.
+Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive fields; all
+other rows have coefficients for the whole layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyrobust.bounds.graph.nodes import Conv2d, Gather, Input, Linear, MaxPool, 
 from pyrobust.ops.relax_rows import concretize_rows, relax_rows
 
 _LARGEST = torch.finfo(torch.float64).max
-# Products of a row's coefficients with points that are in memory at once.
+# Number of products of coefficients and points that are in memory at once.
 _BLOCK = 1 << 22
 
 
@@ -47,7 +47,7 @@ class FiniteSets:
 
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
-        changes: [B], largest number of parts of an input that are not at their first point.
+        changes: [B], largest number of parts of an input that are not at their first point of the set.
         error: [B, P·m], the rounding error of a row for a coefficient of 1.
     """
 
@@ -159,14 +159,14 @@ class BackwardPass:
         """
         output, n = self.network.output, self.network.layers[0].size
         total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
-        kept = {0: a.new_zeros(len(a), n)}  # of a network that does not read its input
+        kept = {0: a.new_zeros(len(a), n)}  # stays 0 for a network that does not read its input
         windows = windows_below(self.network, output, None)
         b = self._propagate({output: a}, image, total, windows, kept, concretizes=False)
         finite = kept[0].isfinite().all(1) & b.isfinite()
         return kept[0].where(finite.unsqueeze(1), 0.0), b.where(finite, -torch.inf)
 
     def minimiser(self, image: Tensor, a: Tensor) -> Tensor:
-        """The points [R, n] of the input sets that minimise rows of coefficients, up to rounding."""
+        """The points [R, n] of the input sets at which rows of coefficients are smallest, up to rounding."""
         low, high = (bound[image] for bound in self.relaxations.box(0))
         corner = torch.where(a > 0, low, high)
         if self.subset is None:
@@ -192,7 +192,7 @@ class BackwardPass:
         *,
         concretizes: bool = True,
     ) -> Tensor:
-        """Bounds from coefficients of layers and the constants [R] so far; ``concretizes``: with the input's part."""
+        """Bounds from layers' coefficients and the constants [R] so far; with the input's part if ``concretizes``."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue
@@ -238,7 +238,7 @@ class BackwardPass:
 
     @staticmethod
     def _unknown(a: Tensor, image: Tensor, low: Tensor, total: Tensor) -> Tensor:
-        """−inf for rows with a positive coefficient where low is −inf; kernels use high for negative ones only."""
+        """−inf for rows with a positive coefficient where low is −inf; kernels use high only for negative ones."""
         return total.where(~((a > 0) & (low[image] == -torch.inf)).any(1), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
@@ -256,7 +256,7 @@ class BackwardPass:
         signs = node.signs if isinstance(node, Sum) else (1,)
         for k, (source, sign) in enumerate(zip(layer.inputs, signs, strict=True)):
             part = moved(a, node.shape, window, windows[source])
-            part = part.clone() if k < len(signs) - 1 else part  # the last takes the memory
+            part = part.clone() if k < len(signs) - 1 else part  # the last part reuses the memory
             part = part if sign > 0 else part.neg_()
             coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
         return coefficients
@@ -311,7 +311,7 @@ class BackwardPass:
         largest = a.abs().amax(1)
         if norm == "l1":
             return largest
-        # divided by the largest: no square overflows, and those that underflow do not matter beside 1
+        # after division by the largest, no square overflows, and squares that underflow do not matter beside 1
         out = self.arithmetic.out
         squares = (a / torch.where(largest > 0, largest, 1).unsqueeze(1)).square_().sum(1)
         root = squares.sqrt() * (1 + (2 * (a.shape[1] + 8) * ROUNDOFF if out.sound else 0.0))
@@ -325,7 +325,7 @@ def _accumulate(coefficients: dict[int, Tensor], parts: dict[int, Tensor]) -> No
 
 
 def row_size(network: Network, i: int, windows: Windows) -> int:
-    """Largest number of elements in memory for a row from layer i: coefficients and temporaries of a step."""
+    """Largest number of elements in memory for a row from layer i: the coefficients and temporaries of a step."""
 
     def size(j: int) -> int:
         window, layer = windows[j], network.layers[j]
@@ -337,7 +337,7 @@ def row_size(network: Network, i: int, windows: Windows) -> int:
             continue
         layer = network.layers[j]
         below = set(layer.inputs)
-        # the parts of a sum, indices of windows and patches are held beside the coefficients above and below
+        # parts of a sum, indices of windows, and patches are held in addition to the coefficients above and below
         extra = patches_of(layer, windows[j]) + size(j) * (len(layer.inputs) if layer.affine else 2)
         most = max(most, sum(map(size, live | below)) + sum(map(size, below)) + extra)
         live = live - {j} | below

@@ -8,8 +8,8 @@ from torch import Tensor
 #: Unit roundoff of float64.
 ROUNDOFF = 2.0**-53
 
-#: Added to magnitudes where a deployed forward pass may flush products, or inputs, below the smallest normal float to
-#: zero: its share in any sum is at least 4·2^-53·2^-100, more than 2^-1022, or 4·2^-24·2^-100, more than 2^-126.
+#: Added to magnitudes where a deployed forward pass may flush products or inputs below the smallest normal float to
+#: zero: its share of any sum is at least 4·2^-53·2^-100, more than 2^-1022, or 4·2^-24·2^-100, more than 2^-126.
 FLUSHED = 2.0**-100
 
 

@@ -33,14 +33,15 @@ from pyrobust.bounds.specification import Margins, Rows
 from pyrobust.errors import ModelError
 from pyrobust.machine import free_memory, is_out_of_memory
 
-# Share of the free memory that a call may use by default, and limits beyond which more at once gains nothing.
+# Share of the free memory that a call may use by default, and chunk sizes beyond which larger chunks gain nothing.
 _MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.6}
 _MAX_EXAMPLES = 1024
 _MAX_ROW_BYTES = {"cpu": 64 << 20, "cuda": 16 << 30}
 _MAX_ROWS = 65535  # also the largest batch of matrix products on every device
-# Neurons for a window of their own: with fewer, launching a loop costs more than the window saves.
+# Least number of neurons for a window of their own: with fewer, launching a loop costs more than the window saves.
 _TILE_ROWS = {"cpu": 64, "cuda": 4096}
-# Tensors of a layer's size held for each example: a range and its sum, a pair, a relaxation, and temporaries.
+# Number of tensors of a layer's size that each example needs: a range and its sum, a pair, a relaxation, and
+# temporaries.
 _KEPT = 16
 
 
@@ -49,8 +50,8 @@ class TensorEngine:
 
     Args:
         output: the graph.
-        dtype: of the model, whose deployed forward pass ``semantics="float32"`` refers to.
-        device: of the computation and of input sets; results are on the CPU.
+        dtype: dtype of the model, whose deployed forward pass ``semantics="float32"`` refers to.
+        device: device of the computation and of input sets; results are on the CPU.
 
     Raises:
         ModelError: a parameter is not finite or has no relative error, or an activation has no interval or relaxation.
@@ -86,7 +87,7 @@ class TensorEngine:
         sides = 0 if rows is None and not query.bounding.to_input else 1 + with_upper
         self._in_parts(inputs, query, work, count * sides)
         if not inputs.bounded and query.bounding.to_input:
-            # a backward pass charges rounding errors without limit where intervals may still know one end
+            # a backward pass may charge unlimited rounding errors where intervals still know one end
             bounds.improve(self.run(inputs, rows, dataclasses.replace(query, method=IBP.name), with_upper=with_upper))
         return bounds
 
@@ -180,7 +181,7 @@ class _Chunk:
         self._network = network
         self._inputs = inputs
         self._query = query
-        # Plain floating-point bounds are compared with other programs', method by method.
+        # Plain floating-point bounds are compared with those of other programs, method by method.
         self._intersects = network.intersects or query.sound
         self._arithmetic = arithmetic
         self._fitting = fitting
@@ -264,7 +265,7 @@ class _Chunk:
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
 
-        Only affine layers and products are refined: ranges of a monotone function follow from its input's.
+        Only affine layers and products are refined: the range of a monotone function follows from that of its input.
         """
         network = self._network
         if not (network.layers[i].affine or isinstance(network.layers[i].node, Product)):
@@ -275,7 +276,7 @@ class _Chunk:
             if function.nonlinear:
                 wanted.append(_unstable(function, z))
             if isinstance(function.node, Activation) and function.node.function in ("leaky_relu", "clamp"):
-                # A maximum of values of an increasing function chooses by the function's own inputs.
+                # A maximum of values of an increasing function makes its choice by the inputs of this function.
                 maxima = [network.layers[k] for k in readers[j] if isinstance(network.layers[k].node, MaxPool)]
                 after = range_of(function, [z], self._arithmetic) if maxima else z
                 wanted += [_unstable_windows(maximum, after) for maximum in maxima]
@@ -283,7 +284,7 @@ class _Chunk:
             self._bound_neurons(i, torch.stack(wanted).any(0))
 
     def _bound_neurons(self, i: int, wanted: Tensor) -> None:
-        """Replace the ranges of the wanted neurons [B, size] of layer i; bound equal or opposite ones once."""
+        """Replace the ranges of the wanted neurons [B, size] of layer i; bound equal or opposite neurons only once."""
         same = self._network.representatives(i)
         if same is None:
             self._bound_each(i, wanted)
@@ -330,7 +331,8 @@ class _Chunk:
                     decides=True,
                 )
                 low, high = bounds[: len(low)], -bounds[len(low) :]
-            # A bound that is not finite leaves the range as it was, and so does one of real numbers that may overflow.
+            # A bound that is not finite leaves the range as it was, and so does a bound of real numbers that may
+            # overflow.
             usable = low.isfinite() & high.isfinite() & (low <= high)
             if self._arithmetic.deployed > 0:
                 usable &= (old.lower[chosen] > -torch.inf) | (old.upper[chosen] < torch.inf)
@@ -375,7 +377,8 @@ class _Chunk:
                 a = rows[images, indices] if rows.dim() == 3 else rows[indices]
             if with_upper:
                 images, a = images.repeat(2), torch.cat([a, -a])
-            # the better of linear and interval bounds, where both are computed; at the end of the time only the latter
+            # the better of linear and interval bounds, where both are computed; once the time has ended, only the
+            # latter
             results = [one.from_specification(images, a.clone()) for one in passes[self._query.ended and intersects :]]
             both = torch.stack(results).amax(0)
             linear = results[0] if len(results) == len(passes) else torch.full_like(both, -torch.inf)
@@ -469,7 +472,7 @@ def _unstable_windows(maximum: Layer, z: Range) -> Tensor:
     low, high = windows(maximum, z.lower, -torch.inf), windows(maximum, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2, keepdim=True)
-    # all others go to a column that is cut off
+    # all other elements go to a column that is cut off
     index = maximum.index.where((others > low.gather(2, best)) & (high > low.gather(2, best)), z.lower.shape[1])
     wanted = torch.zeros(len(low), z.lower.shape[1] + 1, dtype=torch.bool, device=z.lower.device)
     return wanted.scatter_(1, index.flatten(1), True)[:, :-1]

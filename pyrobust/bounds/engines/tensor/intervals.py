@@ -21,7 +21,7 @@ class Arithmetic:
     Attributes:
         out: directed rounding of the engine.
         deployed: the unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real numbers.
-        deployed_max: its largest float.
+        deployed_max: largest float of the deployed forward pass.
         unbounded: whether elements of the input may be unbounded, so that 0·∞ has to be 0.
     """
 
@@ -41,7 +41,7 @@ class Arithmetic:
 
 @dataclasses.dataclass
 class Range:
-    """Ranges of the neurons of a layer, [B, size] each; ``sum`` ≥ Σ|w|·|z| for affine layers, else None.
+    """Ranges of the neurons of a layer, [B, size] each; ``sum`` is at least Σ|w|·|z| for affine layers, else None.
 
     ``undefined``, bool [B], says where the network may have no value; None if nowhere.
     """
@@ -78,14 +78,14 @@ def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range
 
 
 def _undefined(layer: Layer, inputs: list[Range], result: Range, arithmetic: Arithmetic) -> Tensor | None:
-    """Where a function has no value, or a deployed sum may overflow and so be NaN, which no later function bounds."""
+    """Where a function has no value, or a deployed sum may overflow and become NaN, which no later function bounds."""
     node = layer.node
     if isinstance(node, Activation):
         lower, upper = inputs[0].lower, inputs[0].upper
         defined = row_of(node, ENGINE).defined(node)
         if defined is not None:
             return ~defined(lower, upper).all(1)
-        # A function may have no value at an infinite number, either.
+        # At an infinite number, too, a function may have no value.
         overflowed = arithmetic.deployed > 0 and layer.inputs[0] > 0
         return ((lower == -torch.inf) & (upper == torch.inf)).any(1) if overflowed else None
     if arithmetic.deployed == 0 or not (layer.affine or isinstance(node, Product)):
@@ -163,7 +163,7 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
         size = size + FLUSHED
     middle = forward(layer, weight, center)
     radius, size = forward(layer, weight.abs(), torch.cat([radius, size])).chunk(2)
-    # At least the real sums, for no product is negative; the underflow of ``middle`` is included.
+    # At least the real sums, because no product is negative; the underflow of ``middle`` is included.
     gamma, deployed = out.gamma(fan_in + 4), arithmetic.share(fan_in + 4)
     radius, size = (term * (1 + 3 * gamma) + out.underflow(2 * fan_in + 8) for term in (radius, size))
     wrong = layer.weight_error if out.sound else 0.0
@@ -210,7 +210,7 @@ def _multiplied(x: Range, y: Range, arithmetic: Arithmetic) -> Range:
 
 
 def deployed_product_error(x: Range, y: Range, arithmetic: Arithmetic) -> Tensor | None:
-    """The rounding error of a deployed product, also of factors flushed to zero; None for 0."""
+    """The rounding error of a deployed product, including that of factors flushed to zero; None for 0."""
     share, out = arithmetic.share(1), arithmetic.out
     if share == 0:
         return None
@@ -226,13 +226,13 @@ def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
 
 
 def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: Range) -> tuple[Tensor, Tensor]:
-    """Ranges of sorted pairs: those of the smaller and larger ends of the pair, intersected with the given ones."""
+    """Ranges of sorted pairs: from the smaller and the larger ends of each pair, intersected with the given ranges."""
     ends = []
     for end in (z.lower, z.upper):
         pair = end[:, layer.pairs]
         ends.append(torch.where(layer.larger, pair.amax(2), pair.amin(2)))
     low, high = torch.maximum(lower, ends[0]), torch.minimum(upper, ends[1])
-    # Without directed rounding, the two may miss each other.
+    # Without directed rounding, the two ranges may be disjoint.
     return torch.where(low <= high, low, ends[0]), torch.where(low <= high, high, ends[1])
 
 

@@ -2,8 +2,8 @@
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS is
-set to emulate them. Convolutions are computed by windows, a matrix product and ``fold``, because convolution libraries
-(cuDNN, oneDNN) choose algorithms by themselves, and ATen's own loop launches a product for each example.
+set to emulate them. Convolutions are computed from windows by a matrix product and ``fold``, because convolution
+libraries (cuDNN, oneDNN) choose algorithms by themselves, and ATen's own loop launches a product for each example.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 def check_products(device: torch.device) -> None:
     """Raise ModelError where matrix products of float64 tensors may be emulated.
 
-    From CUDA 13.0 on cuBLAS can emulate them by products of integers, whose errors are not multiples of the float64
-    roundoff, if the environment says so; torch has no switch for it.
+    From CUDA 13.0 on, cuBLAS can be told by the environment to emulate them by products of integers, whose errors are
+    not multiples of the float64 roundoff; torch has no switch for this.
     """
     setting = os.environ.get(_EMULATION, "")
     if device.type == "cuda" and setting not in ("", "0"):
@@ -65,7 +65,7 @@ def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) 
 
 
 def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """``backward`` of rows with one coefficient ±1: weights put in place, no sums; neuron and sign are [R]."""
+    """``backward`` of rows with one coefficient ±1: weights are put in place, without sums; neuron and sign are [R]."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return weight[neuron] * sign.unsqueeze(1)
@@ -74,7 +74,7 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | No
     high, long = reached.y1 - reached.y0, reached.x1 - reached.x0
     outputs, rows, columns = node.shape
     kernel_y, kernel_x = _kernel(node)
-    # offsets of the kernel's elements from its corner in the window that is reached
+    # offsets of the kernel's elements from its corner in the window that it reaches
     group_rows = torch.arange(shape[0] // node.groups, device=neuron.device)[:, None, None]
     down = torch.arange(kernel_y, device=neuron.device)[:, None] * node.dilation[0]
     offsets = (

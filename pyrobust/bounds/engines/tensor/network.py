@@ -49,16 +49,16 @@ class Layer:
     Attributes:
         node: the operation.
         inputs: numbers of earlier layers.
-        weight: of a Linear [M, N]; of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact weights are
-            weight·(1 + e), |e| ≤ weight_error.
-        bias: of affine layers [size]; of a Scale its shift.
+        weight: weight of a Linear [M, N], or of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact weights
+            are weight·(1 + e), |e| ≤ weight_error.
+        bias: bias of an affine layer [size]; the shift of a Scale.
         bias_error: the largest distance of the exact bias from ``bias``; for a Scale, one for each neuron.
-        scale: of a Scale [size].
-        scale_error: [size].
-        index: of a Gather [size]; of a MaxPool its windows [size, K].
-        pairs: of a Sort [size, 2].
-        larger: of a Sort [size].
-        roundings: of the deployed forward pass, unless the layer is a sum of products.
+        scale: factors of a Scale [size].
+        scale_error: [size], the largest distance of the exact factors from ``scale``.
+        index: index of a Gather [size], or windows of a MaxPool [size, K].
+        pairs: pairs of a Sort [size, 2].
+        larger: ``larger`` of a Sort [size].
+        roundings: number of roundings of the deployed forward pass, unless the layer is a sum of products.
         adds: additions into its coefficients in a backward pass, where several consumers write them.
         fused: see ``Analysis``.
     """
@@ -99,7 +99,7 @@ class Layer:
         return is_nonlinear(self.node)
 
     def fan_in(self, *, backward: bool) -> int:
-        """Number of products in one sum: of a value or, with ``backward``, of an input's coefficient."""
+        """Number of products in the sum for a value or, with ``backward``, for a coefficient of an input."""
         if isinstance(self.node, Conv2d):
             kernel = self.node.weight.shape[2:].numel()
             return self.weight.shape[1] * kernel if backward else self.weight.shape[2]
@@ -111,7 +111,7 @@ class Network:
 
     Args:
         output: the graph.
-        device: of the constants.
+        device: device of the constants.
 
     Raises:
         ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly), or an
@@ -124,7 +124,7 @@ class Network:
         number: dict[Node, int] = {}
         for node in in_order(output):
             inputs = tuple(number[source] for source in node.inputs)
-            if isinstance(node, Reshape):  # neurons are flat: nothing moves
+            if isinstance(node, Reshape):  # neurons are flat, so nothing moves
                 number[node] = inputs[0]
                 continue
             number[node] = len(self.layers)

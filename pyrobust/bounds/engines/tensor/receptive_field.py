@@ -1,4 +1,4 @@
-"""Receptive fields: the windows of planes where rows from neighbouring neurons have coefficients."""
+"""Receptive fields: the windows of planes in which rows from neighbouring neurons have coefficients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Window(NamedTuple):
         return Window(min(self.y0, other.y0), max(self.y1, other.y1), min(self.x0, other.x0), max(self.x1, other.x1))
 
     def within(self, planes: Planes) -> Window:
-        """The part of the window inside the planes; one element if that is empty."""
+        """The part of the window inside the planes; one element if this part is empty."""
         y0, x0 = (min(max(begin, 0), size - 1) for begin, size in ((self.y0, planes[1]), (self.x0, planes[2])))
         return Window(y0, max(y0 + 1, min(self.y1, planes[1])), x0, max(x0 + 1, min(self.x1, planes[2])))
 
@@ -64,7 +64,7 @@ def windows_below(network: Network, i: int, window: Window | None) -> Windows:
         layer = network.layers[j]
         for source, node in zip(layer.inputs, layer.node.inputs, strict=True):
             below = _below(layer, windows[j])
-            if network.layers[source].node.shape != node.shape:  # the same elements, seen as other planes
+            if network.layers[source].node.shape != node.shape:  # the same elements, in other planes
                 below = None
             before = windows.get(source, below)
             windows[source] = None if before is None or below is None else before.join(below)
@@ -116,7 +116,7 @@ def tiles(neuron: Tensor, planes: Planes, each: int) -> tuple[Tensor, list[tuple
 
     Args:
         neuron: int64 [R], of a layer [C, H, W].
-        planes: its shape.
+        planes: shape of the layer.
         each: neurons of a tile, if all are evenly spread; tiles are squares.
     """
     _, rows, columns = planes

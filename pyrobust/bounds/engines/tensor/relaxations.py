@@ -2,13 +2,13 @@
 
 A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes these errors:
 
-- at a sum of products: the computed coefficients are taken as exact, which is wrong by at most γ Σ|a w|; multiplied by
-  the inputs, by |a|·γ·Σ|w|m. The same holds for weights, biases and deployed sums that are not exact;
-- at a function, or a factor of a product: a times a slope is rounded, which is wrong by |a|·u·|slope|·m;
-- where several consumers add to one coefficient: a rounding for each addition.
+- at a sum of products: the computed coefficients are taken as exact, which is wrong by at most γ Σ|a w|, or, after
+  multiplication by the inputs, |a|·γ·Σ|w|m. The same holds for weights, biases and deployed sums that are not exact;
+- at a function, or a factor of a product: a times a slope is rounded, an error of at most |a|·u·|slope|·m; and
+- where several consumers add to one coefficient: one rounding for each addition.
 
-All of it is subtracted from lower intercepts and added to upper ones, so that the backward pass is plain arithmetic;
-the rounding error of its own sums is a share of every intercept.
+All these errors are subtracted from lower intercepts and added to upper ones, so that the backward pass is plain
+arithmetic; the rounding error of its own sums is a share of every intercept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import Activation, MaxPool, Scale
 
 
 class Pair(NamedTuple):
-    """The constant that a coefficient is multiplied by: low where it is positive, high where negative; [B, size]."""
+    """The constants that coefficients are multiplied by: low for positive ones, high for negative ones; [B, size]."""
 
     low: Tensor
     high: Tensor
@@ -51,7 +51,7 @@ class Relaxations:
     Args:
         network: the layers.
         arithmetic: the arithmetic that bounds hold for.
-        ranges: of the layers so far; a layer's inputs must be final at the first use of its pair or relaxation.
+        ranges: ranges of the layers so far; a layer's inputs must be final at the first use of its pair or relaxation.
     """
 
     def __init__(self, network: Network, arithmetic: Arithmetic, ranges: list[Range]) -> None:
@@ -80,7 +80,7 @@ class Relaxations:
         return self._by_layer[i]
 
     def free_slopes(self, i: int) -> tuple[Tensor, float, float] | None:
-        """The neurons whose lower slope may be any number in an interval, bool [B, size], and the interval's ends.
+        """The neurons whose lower slope may be any number in an interval (bool [B, size]), and the interval's ends.
 
         None for layers without such neurons.
         """
@@ -108,7 +108,7 @@ class Relaxations:
         return self._slopes[i]
 
     def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """The linear relaxations of a product in its first and its second factor, which are added."""
+        """The linear relaxations of a product in its first and in its second factor; their sum bounds it."""
         if i not in self._products:
             self._products[i] = self._product(i)
         return self._products[i]
@@ -118,7 +118,7 @@ class Relaxations:
         return self._known(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
 
     def _known(self, pair: Pair) -> Pair:
-        """Infinite where an unbounded input has left NaN."""
+        """The pair, infinite where an unbounded input has left NaN."""
         if not self._arithmetic.unbounded:
             return pair
         return Pair(
@@ -147,7 +147,7 @@ class Relaxations:
             total = total + 2 * (self._finite(self._ranges[source].magnitude()) + 1).sum(1) * out.underflow(operations)
         magnitude_sum = self._ranges[i].sum
         if layer.affine and magnitude_sum is not None:
-            # a coefficient that vanishes before the layer loses its share of the bias
+            # a coefficient that underflows to 0 before the layer loses its share of the bias
             total = total + 2 * (self._finite(magnitude_sum) + layer.bias.abs()).sum(1) * out.underflow(8)
         return out.up(total)
 
@@ -174,7 +174,7 @@ class Relaxations:
         if not out.sound:
             return Pair(bias, bias)
         sum_share, bias_share, constant = self._costs(layer)
-        if sum_share == 0:  # an exact step, of an unbounded neuron too
+        if sum_share == 0:  # an exact step, even of an unbounded neuron
             magnitude_sum = torch.zeros_like(magnitude_sum)
         error = sum_share * magnitude_sum + bias_share * bias.abs() + constant + layer.bias_error
         if isinstance(layer.node, Scale):
@@ -198,7 +198,7 @@ class Relaxations:
         if error is not None:
             out = arithmetic.out
             relaxation = relaxation._replace(low=out.down(relaxation.low - error), high=out.up(relaxation.high + error))
-        if arithmetic.unbounded:  # constants where there is no other line
+        if arithmetic.unbounded:  # constants where no other line exists
             known_low, known_high = relaxation.low > -torch.inf, relaxation.high < torch.inf
             relaxation = LayerRelaxation(
                 relaxation.lower_slope.where(known_low, 0.0),
@@ -229,7 +229,7 @@ class Relaxations:
         )
 
     def _maximum(self, i: int) -> LayerRelaxation:
-        """Any element of the window is a lower bound; it is the maximum if no other element can exceed it."""
+        """Any element of the window is a lower bound, and equals the maximum if no other element can exceed it."""
         layer = self._network.layers[i]
         below, z = self._network.layers[layer.inputs[0]], self._ranges[layer.inputs[0]]
         low, high = windows(layer, z.lower, -torch.inf), windows(layer, z.upper, -torch.inf)
@@ -253,7 +253,7 @@ class Relaxations:
         low, high = relaxation.low, relaxation.high
         low_size, high_size = low.abs(), high.abs()
         if pair is not None:
-            # slope·bias − |slope|·error; the rounding of the coefficient meets the bias, too
+            # slope·bias − |slope|·error; the rounding of the coefficient also affects the bias
             size = magnitude(*pair)
             low = low + times(s, torch.where(s >= 0, pair.low, pair.high))
             high = high + times(t, torch.where(t >= 0, pair.high, pair.low))
@@ -284,8 +284,8 @@ def product_planes(x: Range, y: Range, out: Outward) -> tuple[Plane, Plane]:
     """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
 
     The planes of McCormick (1976), p = l_y, q = l_x and p = u_y, q = u_x below, and every plane between them, are
-    equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Among them is one whose
-    minimum on the box is that of x·y, with p or q equal to 0 or at either end: it is used.
+    equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). The plane used is one of these
+    whose minimum on the box is that of x·y, with p or q equal to 0 or to either end.
     """
     finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
     (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))
@@ -296,7 +296,7 @@ def product_planes(x: Range, y: Range, out: Outward) -> tuple[Plane, Plane]:
 
 
 def _better(plane: Plane, x: Range, y: Range, least: float) -> Plane:
-    """A plane below a product, or the known least value of the product where that is higher in the middle."""
+    """A plane below a product, or the product's known least value where that is higher in the middle."""
     if least == -torch.inf:
         return plane
     middle_x, middle_y = (z.lower / 2 + z.upper / 2 for z in (x, y))

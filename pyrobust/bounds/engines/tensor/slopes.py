@@ -1,11 +1,11 @@
 """Search for the lower slopes that make the bound of each row largest (α-CROWN; Xu et al., 2021).
 
-Below an unstable ReLU lies every line through zero with a slope in [0, 1], so each row may have slopes of its own. The
-ranges that the relaxations are made from stay fixed. The derivative of a row's bound by the slope at a neuron with
-coefficient a > 0 is a·z, where z is the neuron's value at the row's minimiser: the input at which its linear bound is
-smallest, carried forward through the same relaxations. So one backward pass and one forward pass give the gradient of
-all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly chosen
-slopes only loosen bounds.
+Every line through zero with a slope in [0, 1] is a lower bound of an unstable ReLU, so each row may have slopes of its
+own. The ranges from which the relaxations are made stay fixed. The derivative of a row's bound by the slope at a neuron
+with coefficient a > 0 is a·z, where z is the neuron's value at the row's minimiser: the input at which its linear bound
+is smallest, carried forward through the same relaxations. So one backward pass and one forward pass give the gradient
+of all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly
+chosen slopes can only make bounds looser.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SlopeSearching:
 
         Args:
             bound: computes the bounds with the slopes that the backward pass has, and keeps coefficients.
-            bounds: bounds known before.
+            bounds: bounds known already.
             decides: whether a row need not be improved once its bound is positive; default: ``decides`` of the query.
         """
         search, query = self._search, self._query
@@ -108,7 +108,7 @@ class SlopeSearching:
 def _values(
     relaxations: Relaxations, layers: list[Layer], coefficients: dict[int, Tensor], minimiser: Tensor
 ) -> list[Tensor]:
-    """The values [R, size] of all layers at the minimisers [R, n], through the relaxations that the rows take.
+    """The values [R, size] of all layers at the minimisers [R, n], through the relaxations that the rows use.
 
     The bias of fused layers is left out: it is in the relaxation of their only consumer.
     """
@@ -145,6 +145,6 @@ def _values(
 
 
 def _taken(relaxation: LayerRelaxation, a: Tensor, z: Tensor) -> Tensor:
-    """The line that a backward pass takes: the lower one where the coefficient is not negative."""
+    """The line that a backward pass uses: the lower one where the coefficient is not negative."""
     below = relaxation.lower_slope * z + relaxation.low
     return below.where(a >= 0, relaxation.upper_slope * z + relaxation.high)

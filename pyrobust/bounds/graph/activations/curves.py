@@ -1,10 +1,10 @@
 """Linear relaxations of curves: functions that are convex or concave between at most two known points.
 
-The slope is that of the concave envelope in the middle of the range, which is the relaxation of the smallest area: a
-chord, a tangent in the middle, or a tangent through an end of the range. Any slope s is sound, however it was found,
-because the intercept bounds the maximum of f(z) − s·z over the range: on a convex piece the maximum is at an end, on a
-concave piece it is below the tangent at any point t, f(z) − s·z ≤ f(t) − s·t + (f'(t) − s)·(z − t). The lower
-relaxation is minus the upper one of −f.
+The slope of the upper relaxation is that of the concave envelope in the middle of the range, which gives the smallest
+area: the line is a chord, a tangent in the middle, or a tangent through an end of the range. Any slope s is sound,
+however it was found, because the intercept bounds the maximum of f(z) − s·z over the range. On a convex piece the
+maximum is at an end; on a concave piece it is bounded by the tangent at any point t: f(z) − s·z ≤ f(t) − s·t + (f'(t) −
+s)·(z − t). The lower relaxation is minus the upper one of −f.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pyrobust.bounds.graph.activations.table import (
 )
 from pyrobust.bounds.graph.nodes import Activation
 
-#: Relative error of values and slopes in float64: that of torch's functions, at most a few units in the last place
+#: Relative error of values and slopes in float64: the error of torch's functions, at most a few units in the last place
 #: each, and of a few operations on their results. Numbers that may be flushed to zero are below ``TINY``.
 ERROR = 2.0**-46
 TINY = 1e-300
@@ -138,7 +138,7 @@ def _value_error(curve: Curve, value: Tensor) -> Tensor:
 
 
 def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """The relaxation on ranges, rounded outward: float64; constants where an end is infinite or numbers overflow."""
+    """The relaxation on ranges, rounded outward, in float64; constants where an end is infinite or numbers overflow."""
     low, high = curve_interval(curve, lower, upper)
     known = lower.isfinite() & upper.isfinite() & curve.known(lower, upper)
     l, u = lower.where(known, 1.0), upper.where(known, 1.0)  # noqa: E741 - the field's names
@@ -148,7 +148,7 @@ def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxa
         side = _Side(curve, sign, l, u, sign * ends[0], sign * ends[1])
         touch = side.relaxation()
         intercept = side.intercept(touch)
-        # a constant where it is lower in the middle, as for several humps
+        # a constant where that is lower in the middle, as with several humps
         usable = known & touch.slope.isfinite() & (touch.slope * side.middle + intercept <= sign * constant)
         parts += [(sign * touch.slope).where(usable, 0.0), (sign * intercept).where(usable, constant)]
     return LinearRelaxation(*parts)
@@ -158,7 +158,7 @@ class Touch(NamedTuple):
     """An upper relaxation, and points of the concave pieces in which tangents bound the function.
 
     Attributes:
-        slope: of the relaxation.
+        slope: slope of the relaxation.
         left: where it touches the function; it is a tangent if left = right, else a chord.
         right: the other point where it touches, at least left.
         pieces: for each concave piece (begin, end, point, slope of the tangent); empty where begin ≥ end.
@@ -285,9 +285,9 @@ class _Side:
     ) -> Contact:
         """The line through (origin, F(origin)) that touches a concave piece between its near and far ends.
 
-        The height of the piece's tangent above the origin grows from the near to the far end, so the point of contact
-        is read from a table made by bisection and improved by a Newton step, for the wanted elements. At a kink, the
-        near end, the line is a chord.
+        The height of the piece's tangent above the origin grows from the near to the far end, so for the wanted
+        elements the point of contact is read from a table made by bisection, and improved by a Newton step. At a kink,
+        the near end, the line is a chord.
         """
         point, line, touches = far.clone(), torch.zeros_like(far), torch.zeros_like(wanted)
         (index,) = wanted.flatten().nonzero(as_tuple=True)
@@ -316,7 +316,7 @@ class _Side:
         return Contact(point, line, touches)
 
     def _bisected(self, x: Tensor, height: Tensor, low: Tensor, high: Tensor, piece: int) -> Tensor:
-        """Where the tangent of a concave piece between low, nearer to x, and high meets (x, height); NaN if nowhere."""
+        """Where on a concave piece, from low, nearer to x, to high, the tangent meets (x, height); NaN if nowhere."""
 
         def above(t: Tensor) -> Tensor:
             return self.value(t) + self.slope(t, piece) * (x - t) >= height

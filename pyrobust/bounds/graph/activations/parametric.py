@@ -32,7 +32,7 @@ def _elu(node: Activation, z: Tensor) -> Tensor:
 
 @functools.cache
 def _elu_curve(alpha: float, scale: float, input_scale: float) -> Curve:
-    """Convex where the slope rises at 0; else its pieces on both sides of 0 are taken one by one."""
+    """Convex if the slope rises at 0; else the pieces on both sides of 0 are treated separately."""
     size, steepest = alpha * scale, alpha * scale * input_scale
     convex = 0 <= steepest <= scale
 
@@ -63,7 +63,7 @@ ACTIVATIONS["elu"] = row_of_curve(
         min(0.0, math.prod(node.parameters) * (1 + ERROR)),
         max(node.parameters[1], math.prod(node.parameters) * (1 + ERROR)),
     ),
-    # the rounding of input_scale·z counts only where e^(input_scale·z) is tiny beside 1, where it does not matter
+    # the rounding of input_scale·z is large only where e^(input_scale·z) is tiny beside 1, so it does not matter
 )
 
 
@@ -83,7 +83,7 @@ def _softplus_curve(beta: float) -> Curve:
         middle_convex=True,
         limits=(0.0, math.inf),
         image=(0.0, math.inf),
-        value_floor=1e-6 / beta,  # the rounding of beta·z counts where the value is tiny
+        value_floor=1e-6 / beta,  # the rounding of beta·z matters where the value is tiny
         slope_floor=1e-6,
     )
 

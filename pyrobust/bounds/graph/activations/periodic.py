@@ -27,7 +27,7 @@ _SHIFTED = 2.0**-49
 
 
 def _reduced(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(lower, upper, shift, sign, whether usable): f(z) = sign·sin(z − shift), shifted by half periods."""
+    """(lower, upper, shift, sign, whether usable), with f(z) = sign·sin(z − shift): ranges shifted by half periods."""
     origin = -math.pi / 2 if node.function == "cos" else 0.0
     usable = (upper - lower < 6.28) & (lower.abs() < _LARGEST) & (upper.abs() < _LARGEST)
     l, u = lower.where(usable, 0.0), upper.where(usable, 0.0)  # noqa: E741 - the field's names

@@ -89,10 +89,10 @@ def _clamp(node: Activation, z: Tensor) -> Tensor:
 
 
 def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-    """The line from the nearer corner to the far end of the range, or a constant, whichever is closer in the middle.
+    """The line from the nearer corner to the far end of the range, or a constant, whichever is tighter in the middle.
 
-    The constant is f(lower) for the lower bound, f(upper) for the upper. If only one corner lies inside, one bound is
-    the chord.
+    The constant is f(lower) for the lower bound and f(upper) for the upper bound. If only one corner lies inside, one
+    bound is the chord.
     """
     least, most = node.lower, node.upper
     bottom, top = lower.clamp(min=least), upper.clamp(max=most)  # f(lower), f(upper) where the range holds a corner
@@ -101,7 +101,7 @@ def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: 
     below = torch.where(lower >= least, chord, ((top - least) / (upper - least)).where(middle > least, 0.0))
     above = torch.where(upper <= most, chord, ((most - bottom) / (most - lower)).where(middle < most, 0.0))
     below, above = (slope.nan_to_num(0, 1, 0).clamp(0, 1) for slope in (below, above))
-    # f(z) − slope·z is linear between the corners: its extremes are among these
+    # f(z) − slope·z is linear between the corners: its extremes are among these points
     lows, highs = [], []
     for point in (lower, upper, torch.full_like(lower, least), torch.full_like(lower, most)):
         value, inside = point.clamp(least, most), (point >= lower) & (point <= upper)
@@ -115,7 +115,7 @@ def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: 
         (upper <= least, LinearRelaxation(zero, zero + least, zero, zero + least)),
         ((lower >= least) & (upper <= most), LinearRelaxation(zero + 1, zero, zero + 1, zero)),
     )
-    for holds, simple in cases:  # the last case that holds counts
+    for holds, simple in cases:  # the last case that applies counts
         relaxation = LinearRelaxation(*(torch.where(holds, *parts) for parts in zip(simple, relaxation, strict=True)))
     return relaxation
 
@@ -160,7 +160,7 @@ ACTIVATIONS["clamp"] = ActivationRow(
 
 
 def _at_knots(lower: Tensor, upper: Tensor, knots: Sequence[float]) -> list[Tensor]:
-    """The ends of ranges, and the knots inside; an end again for a knot outside."""
+    """The ends of ranges and the knots inside; a knot outside is replaced by an end."""
     inside = [torch.minimum(torch.maximum(torch.full_like(lower, knot), lower), upper) for knot in knots]
     return [lower, *inside, upper]
 
@@ -172,7 +172,7 @@ def _linear_pieces_interval(
     upper: Tensor,
     knots: Sequence[float],
 ) -> tuple[Tensor, Tensor]:
-    """Bounds of a function between ``below`` and ``above``, both linear between the knots."""
+    """Bounds of a function that lies between ``below`` and ``above``, which are linear between the knots."""
     points = _at_knots(lower, upper, knots)
     low, high = torch.stack([below(z) for z in points]).amin(0), torch.stack([above(z) for z in points]).amax(0)
     return low - (low.abs() * ERROR + TINY), high + (high.abs() * ERROR + TINY)
@@ -223,7 +223,7 @@ def _row_of_linear_pieces(
     offset: Callable[[Activation], float] = lambda node: 0.0,
     slopes_below: Callable[[Activation], tuple[Tensor, Tensor]] | None = None,
 ) -> ActivationRow:
-    """The row of a function that is linear between knots; ``ends``: two functions around it where it is not exact."""
+    """The row of a function that is linear between knots; ``ends`` gives two functions around it if it is inexact."""
 
     def exact(node: Activation, like: Tensor) -> Ends:
         def value(z: Tensor) -> Tensor:
@@ -276,7 +276,7 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
 
 
 def _prelu_ends(node: Activation, like: Tensor) -> Ends:
-    """The smallest and the largest function for the slopes of the node's elements, all in one row."""
+    """The smallest and the largest function for the slopes of the node's elements, flattened into one row."""
     assert node.weight is not None
     ends = [end.to(like).expand(1, *node.shape).flatten() for end in _prelu_slopes(node)]
     least, most = (end.repeat(like.numel() // max(1, node.size)).view_as(like) for end in ends)

@@ -33,7 +33,7 @@ def _value(z: Tensor, p: float) -> Tensor:
 
 @functools.cache
 def _curve(p: float) -> Curve:
-    """z^p; for negative p and for p that is not an integer on z ≥ 0 only."""
+    """z^p; only on z ≥ 0 if p is negative or not an integer."""
     whole = p == int(p)
     odd = whole and p % 2 == 1
     everywhere = whole and p > 0
@@ -50,7 +50,7 @@ def _curve(p: float) -> Curve:
 
 
 def _mirrored(p: float, upper: Tensor) -> Tensor:
-    """Bool: the ranges of negative numbers on which a negative integer power is defined."""
+    """Bool: the ranges of negative numbers, on which negative integer powers are defined."""
     return upper < 0 if p < 0 and p == int(p) else torch.zeros_like(upper, dtype=torch.bool)
 
 
@@ -85,7 +85,7 @@ def _forward(node: Activation, z: Tensor) -> Tensor:
 
 
 def _roundings(node: Activation) -> int:
-    """A deployed pass also rounds the exponent to float32: that is |p ln z| roundings, with |ln z| < 104."""
+    """A deployed pass also rounds the exponent to float32, which counts as |p ln z| roundings, with |ln z| < 104."""
     p = _exponent(node)
     exact = p == float(torch.tensor(p, dtype=torch.float32))
     return 16 if exact else 16 + math.ceil(104 * abs(p))

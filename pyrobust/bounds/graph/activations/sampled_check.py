@@ -14,7 +14,7 @@ from pyrobust.errors import InputError
 _Doubles = npt.NDArray[np.float64]
 
 _RANGES, _POINTS = 400, 33
-# What rounding may cost values, relative to the terms of an inequality: samples find mistakes, not missing roundings.
+# Error allowed for rounding, relative to the terms of an inequality: samples find mistakes, not missing roundings.
 _EXACT, _DIFFERENTIABLE = 2.0**-36, 1e-5
 
 
@@ -27,7 +27,7 @@ def check_bounds(
         name: the argument, for messages.
         forward: the operator.
         bounds: (l [n], u [n]) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), each [n].
-        exact: whether the bounds are rounded outward; if not, they are given more room and no infinite ends.
+        exact: whether the bounds are rounded outward; if not, they are allowed a larger error and get no infinite ends.
 
     Raises:
         InputError: a value lies outside; the message names the range and the point.
@@ -80,7 +80,7 @@ def rounds_well(forward: Callable[[Tensor], Tensor], roundings: int) -> bool:
 
 
 def _samples(*, infinite: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Ranges l, u [n], wide, narrow and points, some without an end, and points inside [n, P]."""
+    """Ranges l, u [n] (wide, narrow or points, some unbounded), and points [n, P] inside them."""
     rng = np.random.default_rng(0)
     center = rng.standard_normal(_RANGES) * 10 ** rng.uniform(-2, 1, _RANGES)
     radius = np.abs(rng.standard_normal(_RANGES)) * 10 ** rng.uniform(-4, 1, _RANGES)

@@ -68,7 +68,7 @@ _add(
     (0.0, 0.25),
 )
 _add("tanh", torch.tanh, _s_shaped(torch.tanh, _tanh_slope, (-1.0, 1.0)), (0.0, 1.0))
-# the rounding of z² counts where the slope is tiny
+# the rounding of z² matters where the slope is tiny
 _add("erf", torch.erf, _s_shaped(torch.erf, _erf_slope, (-1.0, 1.0), 1e-9), (0.0, 1.1283791670955128))
 _add(
     "atan",
@@ -88,7 +88,7 @@ _add(
 
 
 def _tanhshrink(z: Tensor) -> Tensor:
-    """The difference z − tanh z; near 0 by the continued fraction tanh z = z / (1 + z²/(3 + z²/(5 + …)))."""
+    """The difference z − tanh z; computed near 0 by the continued fraction tanh z = z / (1 + z²/(3 + z²/(5 + …)))."""
     near = z.clamp(-1, 1)
     rest = torch.zeros_like(z)
     for odd in range(21, 1, -2):
@@ -185,7 +185,7 @@ def _gated(
         middle_convex=True,
         stationary=(minimum,),
         limits=(0.0, _INFINITY),
-        value_floor=1e-6,  # the rounding of an exponent counts where the value is tiny
+        value_floor=1e-6,  # the rounding of an exponent matters where the value is tiny
         slope_floor=1.0,
     )
 

@@ -40,7 +40,7 @@ class Rounding(Protocol):
 
 
 class LinearRelaxation(NamedTuple):
-    """lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept for z in a range; of one shape."""
+    """lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept for z in a range; all of one shape."""
 
     lower_slope: Tensor
     lower_intercept: Tensor
@@ -76,11 +76,12 @@ class ActivationRow:
     """An elementwise function; a missing part is None, and an engine that needs it refuses the model.
 
     Attributes:
-        forward: (node, z) → f(z) in torch operations, differentiable.
+        forward: (node, z) → f(z) in differentiable torch operations.
         interval: (node, lower, upper, rounding) → (lower, upper) of the values, float64 on any device; for the torch
             engine.
         relaxation: (node, lower, upper, rounding) → its linear relaxation, for the torch engine.
-        native_code: the name of the native engine's own code for the function; without one it calls ``rule``.
+        native_code: the name of the native engine's own code for the function; if there is none, the engine calls
+            ``rule``.
         rule: node → interval and relaxation in numpy.
         slope_range: node → (smallest, largest) derivative.
         differentiable: bounds to train with.
@@ -88,17 +89,17 @@ class ActivationRow:
             on ranges with zero inside. None for functions without such lines.
         slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
             function is z above 0, and z times a slope between them below.
-        kinks: node → the points where linear pieces meet: a range is unstable where it holds one inside. None for a
-            curved function: every range of more than a point is unstable.
+        kinks: node → the points where linear pieces meet: a range is unstable if it has one inside. None for a curved
+            function: every range of more than a point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
             parameter and a product; 16 for approximations, which are right to a few units in the last place.
         offset: node → a number to which errors of a deployed forward pass are relative, in addition to |f(z)|: the size
             of intermediate results that may cancel. If there are such results, a pass overflows only if a value exceeds
             ``LARGEST`` times the largest float.
-        exact_from: node → the value from which on a deployed forward pass does not round: −inf where it never rounds.
-        defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None where it has one
-            for all numbers. Where a function may lack a value, nothing is known of its layer, of the layers after it
-            and of the network.
+        exact_from: node → the value from which on a deployed forward pass does not round; −inf if it never rounds.
+        defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None if it has one for
+            all numbers. Where a function may lack a value, nothing is known of its layer, of the layers after it and of
+            the network.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None
@@ -124,7 +125,7 @@ class ActivationRow:
 #: The share of the largest float that intermediate results stay below, see ``ActivationRow.offset``.
 LARGEST = 1 / 16
 
-#: By the name that ``Activation.function`` gives.
+#: The rows, by the name that ``Activation.function`` gives.
 ACTIVATIONS: dict[str, ActivationRow] = {}
 
 

@@ -112,7 +112,7 @@ def subtract(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: f
 
 @lowers(aten.rsub.Scalar, aten.rsub.Tensor)
 def reverse_subtract(lowering: Lowering, a: Value, b: Value | float, alpha: float = 1) -> Node:
-    """Lower the reversed difference b − alpha·a."""
+    """Lower the difference b − alpha·a."""
     return _combined(lowering, b, a, -alpha)
 
 
@@ -185,7 +185,7 @@ def scaled(lowering: Lowering, z: Node, scale: Constant | None, shift: Constant 
 
 
 def per_example(lowering: Lowering, constant: Constant, shape: tuple[int, ...]) -> Constant:
-    """A constant that broadcasts to one example; one with a batch dimension must have equal rows."""
+    """A constant that broadcasts to one example; a constant with a batch dimension must have equal rows."""
     value = constant.value()
     if value.dim() <= len(shape):
         return constant

@@ -45,7 +45,7 @@ _ARITHMETIC: dict[Any, Callable[..., Constant]] = {
 
 
 def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: Any) -> Any:
-    """Lower a call without nodes: a movement, interval arithmetic, an evaluation, or a fresh tensor like torch.ones."""
+    """Lower a call without nodes: a movement, interval arithmetic, an evaluation, or a new tensor as by torch.ones."""
     operands: list[Constant] = []
 
     def noted(value: Any) -> Any:
@@ -76,7 +76,7 @@ def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: A
 
 
 def _has_no_interval(operand: Constant) -> bool:
-    """Whether arithmetic with a constant is evaluated: it comes from an evaluation, or holds integers."""
+    """Whether arithmetic with a constant is evaluated, since the constant comes from one or holds integers."""
     return operand.is_evaluated or not operand.value().is_floating_point()
 
 

@@ -17,9 +17,9 @@ aten = torch.ops.aten
 
 
 def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_weight: str, of_result: str) -> Node:
-    """Lower einsum("of_z, of_weight -> of_result"), one letter per dimension without the batch of z and the result.
+    """Lower einsum("of_z, of_weight -> of_result"), one letter per dimension, none for the batch of z and the result.
 
-    Dimensions that the result lacks are summed; those of z alone are summed with equal weights.
+    Dimensions that the result lacks are summed; dimensions of z alone are summed with equal weights.
     """
     size = dict(zip(of_weight, weight.shape, strict=True)) | dict(zip(of_z, z.shape, strict=True))
     groups = [d for d in of_z if d in of_weight and d in of_result]
@@ -155,7 +155,7 @@ def product(lowering: Lowering, a: Value, b: Value) -> Node:
     if z_letters[0] in weight_letters:
         weight = of_any_example(lowering, weight, weight_letters.index(z_letters[0]))
         weight_letters = weight_letters.replace(z_letters[0], "")
-    # a dimension of size 1 of z alone is summed, which takes it away
+    # a dimension of size 1 that only z has is summed, which removes it
     broadcast = [
         d for d, n in zip(z_letters[1:], z.shape, strict=True) if n == 1 and d in weight_letters and d in result
     ]

@@ -84,7 +84,7 @@ def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
 
 @lowers(aten.rrelu.default)
 def rrelu(lowering: Lowering, z: Node, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Node:
-    """In evaluation mode a leaky ReLU with the mean of the slopes."""
+    """In evaluation mode, a leaky ReLU with the mean of the slopes."""
     if training:
         raise lowering.unsupported("expected training=False, got random slopes")
     return leaky_relu(lowering, z, (lower + upper) / 2)
@@ -173,14 +173,14 @@ def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20
     """The logarithm of 1 + exp(beta·z), divided by beta; z where beta·z exceeds the threshold."""
     if not 0 < beta < math.inf:
         raise lowering.unsupported(f"expected a positive beta, got {beta}")
-    if not 0 <= threshold <= 80:  # a deployed forward pass overflows beyond
+    if not 0 <= threshold <= 80:  # beyond 80, a deployed forward pass overflows
         raise lowering.unsupported(f"expected a threshold in [0, 80], got {threshold}")
     return activation(lowering, z, "softplus", parameters=(float(beta), float(threshold)))
 
 
 @lowers(aten.threshold.default)
 def threshold(lowering: Lowering, z: Node, least: float, value: float) -> Node:
-    """The larger of z and a threshold; with another value below the threshold the function is not continuous."""
+    """The larger of z and a threshold; with any other value below the threshold, the function is not continuous."""
     if least != value:
         raise lowering.unsupported(
             f"it jumps at {least}, where no linear relaxation is tight; expected value={least}, got value={value}"
@@ -239,7 +239,7 @@ def register_rule(
 
     The rule is trusted. Before it is added, it is compared with values of the operator at thousands of points, which
     finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16 roundings
-    of its value; it is refused where the float32 operator has a larger error.
+    of its value; it is refused if the float32 operator is found to have a larger error.
 
     Args:
         operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or your own operator, made with
@@ -302,7 +302,7 @@ def _row_of(operator: Any, rule: RelaxationRule | Curve, slopes: tuple[float, fl
     if not isinstance(rule, Curve):
         return row_from_rule(operator, rule, slope_range=slopes)
     return row_of_curve(
-        lambda node, z: rule.value(z),  # unlike an operator of Python code, also under torch.func
+        lambda node, z: rule.value(z),  # works under torch.func, unlike an operator of Python code
         lambda node: rule,
         slope_range=None if slopes is None else lambda node: slopes,
     )

@@ -35,9 +35,9 @@ def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Ten
 
 
 def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
-    """Tensors like the parts that hold the numbers of their elements, from 1: those of nodes first, example by example.
+    """Tensors like the parts that hold numbers of the parts' elements, from 1, nodes first, example by example.
 
-    They are in float64, which holds them exactly and which every operator supports.
+    They are float64 tensors, which hold these numbers exactly and which every operator supports.
     """
     total = sum(operand.size for operand in parts if isinstance(operand, Node))
     begin, constant = 1, 1 + lowering.batch * total
@@ -69,7 +69,7 @@ def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node
     if len(nodes) == 1 and index.numel() == total and bool((index.flatten() == torch.arange(total)).all()):
         return reshaped(lowering, nodes[0], tuple(index.shape))
     node = Gather(name=lowering.name, shape=tuple(index.shape), inputs=tuple(nodes), index=index.contiguous())
-    source, places = origin(node)  # one movement in place of several
+    source, places = origin(node)  # merges several movements into one
     if len(source) == 1 and torch.equal(places, torch.arange(source[0].size)):
         return reshaped(lowering, source[0], node.shape)
     node = dataclasses.replace(node, inputs=source, index=places.view(node.shape))
@@ -78,7 +78,7 @@ def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node
     begin = lowering.batch * total
 
     def of_constants(numbers: Tensor) -> Callable[..., Tensor]:
-        places = (numbers - begin).clamp(min=0)  # 0 is the zero put before them
+        places = (numbers - begin).clamp(min=0)  # 0 is the zero put in front
 
         def pick(*tensors: Tensor) -> Tensor:
             flat = [tensor.to(tensors[0].device).flatten() for tensor in tensors]
@@ -115,7 +115,7 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Displaced:
-    """Elements whose batch is not, or not alone, the first dimension; later movements may put it back there.
+    """Elements whose first dimension is not the batch, or not the batch alone; later movements may put it back there.
 
     Attributes:
         parts: the tensors that the elements come from.
@@ -147,7 +147,7 @@ def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Nod
 def rearranged(
     lowering: Lowering, z: Node | Displaced | Sequence[Node], move: Callable[..., Tensor]
 ) -> Node | Displaced:
-    """The result of a movement of elements that may end, or begin, with the batch in another dimension."""
+    """The result of a movement of elements that may begin or end with the batch in another dimension than the first."""
     if isinstance(z, Displaced):
         return _in_place(lowering, z.parts, move(z.numbers))
     parts = (z,) if isinstance(z, Node) else z
@@ -288,7 +288,7 @@ def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
 
 @lowers(aten._to_copy.default, aten.type_as.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device)
 def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> Value:
-    """The input of a conversion to its own dtype, on any device."""
+    """The input, for a conversion to the dtype that it has, on any device."""
     if isinstance(z, Constant):
         dtype = lowering.dtype
         return Constant.evaluated(lambda tensor: tensor.to(dtype), [z])
@@ -319,7 +319,7 @@ def where_self(lowering: Lowering, mask: Constant, other: float, z: Node) -> Nod
 
 
 def _choice(mask: Constant) -> Callable[[Tensor, Tensor], Tensor]:
-    """The movement that takes the first of two tensors where a mask is true, elsewhere the second."""
+    """The movement that takes the first of two tensors where a mask is true, and elsewhere the second."""
     places = mask.value().cpu()
     return lambda a, b: torch.where(places, a, b)
 

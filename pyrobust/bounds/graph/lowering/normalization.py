@@ -24,9 +24,9 @@ from pyrobust.bounds.graph.nodes import Node, Product, Reshape, Scale, Sum
 
 aten = torch.ops.aten
 
-# Elements up to which the mean is subtracted by one dense matrix, whose interval bounds are exact.
+# Largest number of elements whose mean is subtracted by one dense matrix, which has exact interval bounds.
 _DENSE = 512
-# Elements of a softmax's differences, beyond which a graph would not fit the memory of most machines.
+# Largest number of differences in a softmax: with more, a graph would not fit the memory of most machines.
 _MOST_DIFFERENCES = 1 << 24
 
 
@@ -40,13 +40,13 @@ def _function(lowering: Lowering, z: Node, name: str) -> Node:
 
 @lowers(aten.softmax.int)
 def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Node:
-    """Lower eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]; elements where −inf is added are left out."""
+    """Lower eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]; elements to which −inf is added are left out."""
     z, keep = _masked(lowering, z)
     return _softmax(lowering, z, dim, keep)
 
 
 def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
-    """Return a node without the −inf that constants add or fill in, and a mask of its other elements, None for all."""
+    """Return a node without any −inf that constants add or fill in, and a mask of the other elements (None for all)."""
     source = z.inputs[0] if isinstance(z, Reshape) else z
     if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
         return z, None
@@ -59,7 +59,7 @@ def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
 
 
 def _softmax(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
-    """Softmax along a dimension of the batched tensor, of the elements where a mask of z's shape is true."""
+    """Softmax along a dimension of the batched tensor, over the elements where a mask of z's shape is true."""
     sums = _sums_of_exponentials(lowering, z, dim, mask)
     result = activation(lowering, sums, "reciprocal")
     if mask is not None:
@@ -106,7 +106,7 @@ def _last(t: Tensor, dim: int) -> Tensor:
 
 
 def _back(lowering: Lowering, z: Node, shape: tuple[int, ...], dim: int) -> Node:
-    """Rows along a dimension of the batched tensor, back in its shape."""
+    """Rows along a dimension of the batched tensor, restored to its shape."""
     turned = list(_last(torch.empty(1, *shape, device="meta"), dim).shape[1:])
     return moved(lowering, z, lambda t: t.reshape(len(t), *turned).movedim(-1, dim))
 
@@ -155,7 +155,7 @@ def attention(
 
 
 def _mask(lowering: Lowering, mask: Constant, shape: tuple[int, ...]) -> tuple[Tensor | None, Constant | None]:
-    """(what to keep, what to add) for a constant mask, which is bool, or numbers to add that may be −inf."""
+    """(what to keep, what to add) for a constant mask, which holds bools, or numbers to add that may be −inf."""
     if not isinstance(mask, Constant):
         raise lowering.unsupported("expected a mask that does not depend on the input")
     values = mask.value().detach().cpu()
@@ -220,7 +220,7 @@ def instance_norm(
     epsilon: float,
     cudnn: bool,
 ) -> Node:
-    """Lower the normalisation of each channel, by its own or by running statistics (Ulyanov et al., 2016)."""
+    """Lower the normalisation of each channel, by its own statistics or by running ones (Ulyanov et al., 2016)."""
     if use_input_stats:
         return group_norm(lowering, z, z.shape[0], weight, bias, epsilon)
     if mean is None or variance is None:
@@ -245,7 +245,7 @@ def rms_norm(
 def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: bool) -> Node:
     """Z / √(mean of z² + ε) of columns [n, 1, P]; with ``centered``, after subtraction of their means.
 
-    An element of n with mean square s is at most √(n·s) in magnitude, and √((n − 1)·s) if their mean is 0.
+    One of n elements with mean square s is at most √(n·s) in magnitude, and √((n − 1)·s) if their mean is 0.
     """
     count = rows.shape[0]
     values = _centered(lowering, rows) if centered else rows

@@ -16,6 +16,6 @@ aten = torch.ops.aten
 def sign_times_size(lowering: Lowering, z: Node) -> Node:
     """Lower sign(z)·ReLU(|z|) = z, which ``torch.nn.functional.lp_pool2d`` computes from a mean of powers.
 
-    Means of even powers are at least 0: ReLU keeps them and removes negative rounding errors.
+    Means of even powers are at least 0, so ReLU keeps them and only removes negative rounding errors.
     """
     return relu(lowering, z) if squares_below(z) is not None else z

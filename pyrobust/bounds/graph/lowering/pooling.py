@@ -38,7 +38,7 @@ def max_pool(
     aten.max_pool3d_with_indices.default,
 )
 def max_pool_with_indices(lowering: Lowering, z: Node, *arguments: Any) -> tuple[Node]:
-    """The largest element of each window, as the first of two results; the other has no bounds."""
+    """The largest element of each window, as the first of two results; the second has no bounds."""
     return (max_pool(lowering, z, *arguments),)
 
 
@@ -165,7 +165,7 @@ def _counts_with_padding(
     stride: int | Sequence[int],
     padding: int | Sequence[int],
 ) -> Tensor:
-    """The number of elements of each window inside the padded tensor; a window may reach beyond it."""
+    """The number of elements of each window inside the padded tensor; a window may reach beyond the padding."""
     out, counts = lowering.out_shape(), torch.ones(1, dtype=torch.int64)
     chosen = (sizes(value, len(out) - 1) for value in (kernel, stride or kernel, padding))
     for n, count, k, step, border in zip(z.shape[1:], out[1:], *chosen, strict=True):

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a product, with a constant or of two tensors that depend on the input."""
+    """Lower a product of two tensors that depend on the input, or of one and a constant."""
     if isinstance(a, Node) and isinstance(b, Node):
         return product(lowering, a, b)
     return affine.multiply(lowering, a, b)
@@ -51,7 +51,7 @@ def add_quotient(lowering: Lowering, start: Value, a: Value, b: Value, *, value:
 
 
 def product(lowering: Lowering, a: Node, b: Node) -> Node:
-    """The elementwise product of two nodes, after broadcasting; the square of a node times itself."""
+    """The elementwise product of two nodes, after broadcasting; for a node times itself, the square."""
     if a is b:
         return activation(lowering, a, "square")
     # torch does not annotate this function
@@ -76,7 +76,7 @@ def summed(
     bias: Constant | None = None,
     known: tuple[float, float] = (-math.inf, math.inf),
 ) -> Node:
-    """Σ_k weight_k·z_k + bias: [M, 1, P] of a node [K, 1, P]; weight [M, K], by default a row of ones."""
+    """Σ_k weight_k·z_k + bias, [M, 1, P], of a node [K, 1, P], with weight [M, K], by default a row of ones."""
     matrix = Constant.of(torch.ones(1, z.shape[0])) if weight is None else weight
     return Conv2d(
         name=lowering.name,
@@ -94,7 +94,7 @@ def summed(
 
 @lowers(aten.matmul.default, aten.mm.default, aten.bmm.default)
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower a product of matrices, with a constant or of two tensors that depend on the input."""
+    """Lower a matrix product of two tensors that depend on the input, or of one and a constant."""
     if not (isinstance(a, Node) and isinstance(b, Node)):
         return affine.matmul(lowering, a, b)
     ranks = len(a.shape), len(b.shape)

@@ -59,7 +59,7 @@ def _simple(function: str) -> Cell:
 
 
 def _gated(lowering: Lowering, x: Node, state: State, weight: Constant, bias: Constant | None) -> State:
-    """H' = n + z·(h − n), n = tanh(x_n + r·h_n), with gates r and z (Cho et al., 2014), as ``torch.nn.GRU`` has it."""
+    """H' = n + z·(h − n), n = tanh(x_n + r·h_n), with gates r and z (Cho et al., 2014), as in ``torch.nn.GRU``."""
     (h,) = state
     x_r, x_z, x_n = _gates(lowering, x, 3)
     h_r, h_z, h_n = _gates(lowering, _linear(lowering, h, weight, bias), 3)
@@ -67,7 +67,7 @@ def _gated(lowering: Lowering, x: Node, state: State, weight: Constant, bias: Co
     update = _function(lowering, _sum(lowering, x_z, h_z), "sigmoid")
     new = _function(lowering, _sum(lowering, x_n, product(lowering, reset, h_n)), "tanh")
     following = _sum(lowering, new, product(lowering, update, _sum(lowering, h, new, -1)))
-    # between h and n, hence in [−1, 1] if the first state is
+    # h' lies between h and n, hence in [−1, 1] if the first state does
     return (dataclasses.replace(following, known=h.known),)
 
 
@@ -108,7 +108,8 @@ def _unrolled(
 ) -> tuple[Node, State]:
     """(all h [T, H], last state) of one layer in one direction, for x [T, F].
 
-    weights: those of the input and of the state, their biases (or none), and that of the projection of h (or none).
+    The weights are those of the input and of the state, their biases (if any), and that of the projection of h (if
+    any).
     """
     length, projected = x.shape[0], len(weights) % 2 == 1
     biases: Sequence[Constant | None] = weights[2:4] if len(weights) > 3 else (None, None)

@@ -1,4 +1,4 @@
-"""The registry of lowering rules, from torch operators to graph nodes, and what the rules share."""
+"""The registry of lowering rules, which turn torch operators into graph nodes, and what the rules share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyrobust.errors import ModelError
 #: Argument and result of a lowering rule: a node of the graph, or a constant.
 Value: TypeAlias = Node | Constant
 
-#: Examples in the traced batch: two, so that operations that mix them are detected.
+#: Number of examples in the traced batch: two, so that operations that mix examples are detected.
 BATCH = 2
 
 
@@ -25,11 +25,12 @@ class Lowering:
     Attributes:
         name: "module path (operator)" of the call being lowered, the name of the nodes made from it.
         source: place of the call in the user's code, for messages; empty if unknown.
-        shape: of one example of the call's result, or of the first of several results; None if it is not a tensor.
-        dtype: of the call's result; None where it is not a tensor.
-        device: of the call's result; None where it is not a tensor.
-        input_dtype: of the network's input, and of every node.
-        sorts: pairs of elements that were compared, and where their order is found; see ``lowering.sorting``.
+        shape: shape of one example of the call's result, or of the first of several results; None if it is not a
+            tensor.
+        dtype: dtype of the call's result; None if it is not a tensor.
+        device: device of the call's result; None if it is not a tensor.
+        input_dtype: dtype of the network's input and of every node.
+        sorts: pairs of elements that were compared, and where to find their order; see ``lowering.sorting``.
     """
 
     def __init__(self, input_dtype: torch.dtype) -> None:
@@ -53,7 +54,8 @@ class Lowering:
         return ModelError(f"model: {self.name} cannot be bounded: {why}{self.source}")
 
 
-#: (lowering, *arguments of the call) → its result. Nodes and constants stand for tensors, lists for lists of them.
+#: (lowering, *arguments of the call) → its result. Nodes and constants stand for tensors, lists of them for lists of
+#: tensors.
 Rule: TypeAlias = Callable[..., Any]
 
 _F = TypeVar("_F", bound=Rule)

@@ -36,7 +36,7 @@ class _Axis(NamedTuple):
 def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, deployed: Tensor, cubic: bool) -> _Axis:
     """Enclose the exact coefficients and those of the operator itself, ``deployed`` [outputs, n].
 
-    ``scale`` is the distance of two outputs in elements, between centers of cells; None with aligned corners.
+    ``scale`` is the distance of two outputs, in elements, between centers of cells; None for aligned corners.
     """
     rows = []
     for i in range(outputs):
@@ -81,9 +81,9 @@ def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
 
 
 def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Floats that enclose a coefficient, exact and as deployed; equal if the two are equal and few bits suffice."""
+    """Floats that enclose a coefficient, exact and as deployed; they coincide if these two do and few bits suffice."""
     if Fraction(deployed) == exact and exact.denominator <= 1 << 8:
-        return deployed, deployed  # no rounding on the way, either
+        return deployed, deployed  # nothing is rounded on the way, either
     slack = _ROUNDINGS * torch.finfo(dtype).eps * abs(deployed)
     nearest = float(exact)
     around = [math.nextafter(nearest, -math.inf), math.nextafter(nearest, math.inf)] if exact else [0.0]
@@ -117,7 +117,7 @@ def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
         index = _outer(index * n, axis.element, torch.add)
         corners = [_outer(a, b, torch.mul) for a, b in itertools.product((lower, upper), (axis.lower, axis.upper))]
         low, high = torch.stack(corners).amin(0), torch.stack(corners).amax(0)
-        exact = low == high  # products of few bits
+        exact = low == high  # products of numbers with few bits
         infinity = torch.tensor(torch.inf, dtype=torch.float64)
         lower = low.where(exact, torch.nextafter(low, -infinity))
         upper = high.where(exact, torch.nextafter(high, infinity))
@@ -143,7 +143,7 @@ def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
         )
 
     gathered = moved(lowering, z, pick)
-    # engines know one relative error for all weights: those that may be 0 are kept apart
+    # engines know only one relative error for all weights, so weights that may be 0 are kept apart
     stray = (lower <= 0) & (upper >= 0)
     result = sums(lower.where(~stray, 0.0), upper.where(~stray, 0.0))
     if bool((lower < upper)[stray].any()):

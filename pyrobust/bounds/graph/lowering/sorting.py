@@ -136,7 +136,7 @@ def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
 
 
 def _compared(lowering: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
-    """The smaller and the larger of two elements; read from one ``Sort``, however often the same two are compared."""
+    """The smaller and the larger of two elements; read from one ``Sort`` however often these two are compared."""
     both = Gather(name=lowering.name, shape=(2, *a.shape), inputs=(a, b), index=torch.arange(2 * a.size).view(2, -1))
     source = origin(both)
     low, high = (extreme(*source.places.view(2, -1)) for extreme in (torch.minimum, torch.maximum))
