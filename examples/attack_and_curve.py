@@ -16,7 +16,7 @@ model = load_model("zoo:digits-ibp-0.10")
 
 print("attack      clean  robust  success")
 pgd = PGD(model, EPSILON, steps=20, seed=0)
-# AutoAttack is the one to report, and slow where it fails. It need not try what bounds prove robust: same outcome.
+# AutoAttack is the attack to report, and slow where it fails. It need not try images that bounds prove robust.
 strongest = AutoAttack(model, EPSILON, seed=0, certify_first=True)
 for attack in (pgd, strongest):
     rates = attack.evaluate(x, y, attack(x, y))

@@ -1,8 +1,8 @@
 """Take an audio model from waveforms to a report page: attack it, certify it, and bound it from both sides.
 
 The sounds are made here: noisy tones of three pitches, [N, T], between -1 and 1. Prints clean accuracy; how many sounds
-an attack breaks at two epsilons, with the ratio of signal to perturbation; certified accuracy of the smoothed model;
-both bounds of the distance to another class; and the name of the page.
+an attack breaks at two epsilons, with the signal-to-perturbation ratio; certified accuracy of the smoothed model; both
+bounds of the distance to another class; and the name of the page.
 """
 
 import math

@@ -17,7 +17,7 @@ train, test = load_digits("train"), load_digits()
 
 
 class Net(nn.Module):
-    """Any forward of supported layers is captured: no subclass, no list of layers is needed."""
+    """A network of supported layers: any forward is captured, without a special base class or a list of layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.out = nn.Linear(64, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # The bounds are for pixels in [0, 1], so normalisation belongs into the model.
+        # The bounds are for pixels in [0, 1], so normalisation belongs in the model.
         z = torch.relu(self.conv((x - 0.5) / 0.25)).flatten(1)
         logits: torch.Tensor = self.out(torch.relu(self.hidden(z)))
         return logits
@@ -48,7 +48,7 @@ for method in ("ibp", "crown-ibp", "crown"):
     proved = bounded.certify(x, y, EPSILON, method=method, clip=(0, 1))
     print(f"{method:9}  proved at epsilon {EPSILON}: {proved.float().mean():.0%}")
 
-# The attack runs on what no method proved: what it breaks is settled, what is left is not known.
+# The attack runs on images that no method proved: those that it breaks are settled, the rest stay unknown.
 verdicts = bounded.verify(x, y, EPSILON, clip=(0, 1), attack=PGD(model, EPSILON, seed=0))
 for status in ("verified", "falsified", "unknown"):
     print(f"{status:9}  {sum(value == status for value in verdicts.status)} of {len(x)}")

@@ -1,7 +1,8 @@
 """Certified training: put the bounds into the loss, then verify what was trained.
 
 Trains the same network three times for a few seconds: without bounds, with IBP and with CROWN-IBP in the loss. Prints
-for each its clean accuracy, the share of test images proved robust by bounds at one epsilon, and that which PGD leaves.
+for each its clean accuracy, the share of test images proved robust by bounds at one epsilon, and the share that
+withstands PGD.
 """
 
 import torch
@@ -30,7 +31,7 @@ def fit(method: str) -> nn.Module:
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(train)).split(128):
             x, y = train.x[rows], train.y[rows]
-            # From the full epsilon on, a fresh network learns a constant: epsilon grows, the weight of the bounds too.
+            # At full epsilon from the start, a fresh network learns a constant: so epsilon and the bounds' weight grow.
             epsilon = ramp(step, 0, STEPS / 2, 0.0, EPSILON)
             kappa = ramp(step, 0, STEPS / 2, 1.0, 0.5)
             if method == "ibp":
@@ -49,7 +50,7 @@ def fit(method: str) -> nn.Module:
 print("training   clean  proved  PGD")
 for method in ("none", "ibp", "crown-ibp"):
     model = fit(method)
-    # Training proves nothing, its bounds are rounded: BoundedModel rounds outward. Make it after the last step.
+    # Training proves nothing, as its bounds are rounded; BoundedModel rounds outward. Make it after the last step.
     proved = BoundedModel(model, test.x[:1]).certify(test.x, test.y, EPSILON, clip=CLIP)
     attack = PGD(model, EPSILON, steps=20, seed=0)
     rates = attack.evaluate(test.x, test.y, attack(test.x, test.y))

@@ -1,6 +1,6 @@
 """Take an image model from arrays to a report page: attack it, verify it, certify it, and bound it from both sides.
 
-The images are NumPy arrays of float64 in a file with arrays of its own names, as many data sets come. Prints accuracy
+The images are NumPy arrays of float64 in a file with arrays of its own names, as in many data sets. Prints accuracy
 with and without an attack; how many images bounds verify; certified accuracy of the smoothed model; both bounds of the
 distance to another class; and the name of the page.
 """
@@ -17,7 +17,7 @@ torch.manual_seed(0)
 train, test = load_digits("train"), load_digits("test")
 images, labels = test.x[:, 0].numpy().astype(np.float64), test.y.numpy()  # [N, 8, 8]
 np.savez("digits.npz", test_images=images[:60], test_labels=labels[:60])
-data = load_data("npz:digits.npz:test_images,test_labels")  # the command line: --data, the same text
+data = load_data("npz:digits.npz:test_images,test_labels")  # on the command line: --data with the same text
 
 model = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -30,7 +30,7 @@ model.eval()
 
 attack = PGD(model, 1 / 16, steps=20)
 x, y = images[:60, None].astype(np.float32), labels[:60]
-rates = attack.evaluate(x, y, attack(x, y))  # arrays are as good as tensors
+rates = attack.evaluate(x, y, attack(x, y))  # arrays serve as well as tensors
 print(f"accuracy: {rates['clean_accuracy']:.0%}, {rates['robust_accuracy']:.0%} under PGD at 1/16")
 attacked = attack_dataset(attack, data, out="attacked.db")
 verified = verify_dataset(model, data, epsilons=[1 / 64], out="verified.db")

@@ -1,9 +1,9 @@
 """A sweep that survives crashes, and draws only the samples that it needs.
 
 Certifies 96 digits at two radii by sequential sampling, into the run file sequential.db of the working folder. The
-first start is interrupted half-way, as by Ctrl-C or a full queue; the second, the same call, resumes. Prints the images
-in the file after each start, certified accuracy, and the mean number of samples beside a fixed n. Started again, the
-script finds the run complete and prints the same table.
+first start is interrupted half-way, as if by Ctrl-C or a job's time limit; the second, the same call, resumes. Prints
+the images in the file after each start, certified accuracy, and the mean number of samples in comparison with a fixed
+n. Started again, the script finds the run complete and prints the same table.
 """
 
 from pyrobust import RandomizedSmoothing, Run, certify_dataset
@@ -14,7 +14,7 @@ OUT, N, RADII = "sequential.db", 100_000, [0.1, 0.25]
 
 
 def interrupt_half_way(progress: SweepProgress) -> None:
-    """Stand in for a crash or a kill, which lose about a second of work."""
+    """Simulate a crash or a kill, which lose about a second of work."""
     if progress.done >= progress.total / 2:
         raise KeyboardInterrupt
 

@@ -1,8 +1,9 @@
 """Take a tabular model from training to a report page: attack, verify, certify and bound it from both sides.
 
-The table has 64 features of handwritten digits. The epsilon of each is a twentieth of its standard deviation, and so 0
-for one that never varies. Prints clean accuracy; how many rows bounds verify and an attack falsifies in these boxes;
-certified accuracy of the smoothed model; both bounds of the distance to another class; and the name of the page.
+The table has 64 features of handwritten digits. The epsilon of each feature is a twentieth of its standard deviation,
+and so 0 for a feature that never varies. Prints clean accuracy; how many rows bounds verify and an attack falsifies in
+these boxes; certified accuracy of the smoothed model; both bounds of the distance to another class; and the name of the
+page.
 """
 
 import torch
@@ -41,7 +42,7 @@ for scale in (1, 4):
 smoother = RandomizedSmoothing(model, 10, sigma=0.25, grid=None)
 certified = certify_dataset(smoother, data, n=1000, out="smoothed.db", max_images=30)
 print(f"smoothed, certified at l2 radius 0.25: {certified.certified_accuracy([0.25])[0]:.0%} of 30 rows")
-# The radii are a box, and both bounds are multiples of it.
+# The radii describe a box, and both bounds are multiples of it.
 both = sandwich_dataset(model, data, box=epsilon, clip=clip, out="sandwich.db", max_images=3)
 both.check()
 lower, upper = both.run.table["lower"], both.run.table["upper"]

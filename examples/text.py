@@ -1,8 +1,8 @@
 """Take a text model from labelled texts to a report page: synonyms, and perturbations of its word vectors.
 
 A classifier of word vectors is trained on a few reviews, whose labels are words. Prints clean accuracy; the texts that
-are certified, undecided and attacked over replacements of words by synonyms; how many an attack on the vectors breaks,
-and how many bounds verify, in l2; and the name of the page.
+are certified, undecided and attacked when words are replaced by synonyms; how many an attack on the vectors breaks, and
+how many bounds verify, in l2; and the name of the page.
 """
 
 import torch
@@ -13,7 +13,7 @@ from pyrobust.report.page import write_page
 from pyrobust.text import WordClassifier, WordSubstitution, split_words, word_sandwich
 from pyrobust.zoo import ImageSet
 
-LENGTH, SIZE = 6, 8  # words of a text, padding included; entries of a word vector
+LENGTH, SIZE = 6, 8  # words of a text, including padding; entries of a word vector
 CLASSES = ["bad", "good"]  # in the order of the model's outputs
 REVIEWS = [
     ("A good film, a great story.", "good"),
@@ -40,7 +40,7 @@ class Network(nn.Module):
 
 torch.manual_seed(0)
 texts = [text for text, _ in REVIEWS]
-y = torch.tensor([CLASSES.index(label) for _, label in REVIEWS])  # numbers for labels that are strings
+y = torch.tensor([CLASSES.index(label) for _, label in REVIEWS])  # turns string labels into numbers
 words = {word.lower() for text in texts for word in split_words(text).words}.union(*SYNONYMS.values())
 vocabulary = {word: index for index, word in enumerate(sorted(words), start=2)}  # 0: unknown words, 1: padding
 embedding, network = nn.Embedding(len(vocabulary) + 2, SIZE), Network().eval()

@@ -1,6 +1,6 @@
-"""A smoother with a noise of your own: triangular noise, with l1 radii, checked in exact arithmetic.
+"""A smoother with noise of your own: triangular noise, with l1 radii that are checked in exact arithmetic.
 
-The proof of its radius is in docs/extending/noise-family.md. Prints how far exact probabilities stay above 1/2 within
+The proof of the radius is in docs/extending/noise-family.md. Prints how far exact probabilities stay above 1/2 within
 the radius, how closely the drawn noise follows the distribution function of the formula, and certified accuracy.
 """
 
@@ -42,7 +42,7 @@ class TriangularSmoothing:
     def certify(self, x: Tensor, *, n: int = 10_000, alpha: float = 0.001, n0: int = 100) -> tuple[int, float]:
         self.calls += 1
         selected = int(self._votes(x, n0, stage=0)[:-1].argmax())
-        votes = int(self._votes(x, n, stage=1)[selected])  # from samples other than those that selected the class
+        votes = int(self._votes(x, n, stage=1)[selected])  # from other samples than those that selected the class
         radius = triangular_radius(clopper_pearson_lower(votes, n, alpha), self.sigma)
         return (selected, radius) if radius > 0 else (ABSTAIN, 0.0)
 
@@ -76,7 +76,7 @@ def probability(cells: list[tuple[int, int]], shift: tuple[Fraction, Fraction]) 
     return total
 
 
-# The formula: no event of probability p falls below 1/2 within its radius. A wrong one does: try sigma * 1.01.
+# The formula: within its radius, no event of probability p falls below 1/2. A wrong formula fails: try sigma * 1.01.
 draw = random.Random(0)
 plane = [(i, j) for i in range(-6, 6) for j in range(-6, 6)]
 half_planes = [[cell for cell in plane if cell[0] >= k] for k in range(-5, 0)]  # the events that attain the radius
@@ -91,7 +91,7 @@ for event in half_planes + others:
             lowest = min(lowest, probability(event, (first * radius * share, second * radius * (1 - share))))
 print(f"lowest probability within the radius: 1/2 {float(lowest - Fraction(1, 2)):+.0e}")
 
-# The sampler: a noise that is narrower than the formula assumes makes every radius false.
+# The sampler: noise narrower than the formula assumes would make every radius false.
 z = triangular_noise((10**6,), torch.Generator().manual_seed(0)).double().sort().values
 cumulative = torch.where(z <= 0, (1 + z) ** 2 / 2, 1 - (1 - z) ** 2 / 2)
 distance = float((cumulative - torch.arange(1, 10**6 + 1) / 10**6).abs().max())

@@ -14,7 +14,7 @@ from pyrobust.training import choices_ibp_loss, ramp
 LENGTH, SIZE = 8, 16  # words of a text, padding included; entries of a word vector
 POSITIVE = ["A good film with a great story.", "A great cast and a fine script.", "A fine story, told well."]
 NEGATIVE = ["A bad film with a dull story.", "A bad cast and an awful script.", "Two hours of boredom."]
-# A mapping of your own, a file (read_synonyms) or WordNet. Some are poor, as those of any thesaurus are.
+# A mapping of your own, a file (read_synonyms) or WordNet. Some substitutes are poor, as in any thesaurus.
 SYNONYMS = {
     "good": ["fine", "decent"],
     "great": ["big", "large"],
@@ -51,7 +51,7 @@ for training in ("usual", "bounds"):
     bounds = DifferentiableBounds(network, torch.zeros(1, LENGTH, SIZE))
     optimizer = torch.optim.Adam([*embedding.parameters(), *network.parameters()], 0.01)
     for step in range(60):
-        # The sets grow from the texts themselves to all substitutions; "usual" stays at the texts.
+        # The sets grow from the texts alone to all substitutions; for "usual" they stay at the texts.
         scale = 0.0 if training == "usual" else ramp(step, 10, 40, 0.0, 1.0)
         loss = choices_ibp_loss(bounds, embedding(indices), y, scale, kappa=0.3)
         optimizer.zero_grad()
@@ -59,8 +59,8 @@ for training in ("usual", "bounds"):
         optimizer.step()
 
     both = word_sandwich(attack, texts, y)
-    both.check()  # an adversarial text within its certificate would be a bug: an error here
-    shares = both.shares([LENGTH])  # where all words may be replaced
+    both.check()  # raises for an adversarial text within its certificate, which would be a bug
+    shares = both.shares([LENGTH])  # if all words may be replaced
     print(f"{training}: ", end="")
     print(
         *(f"{name} {getattr(shares, name)[0].value:.0%}" for name in ("certified", "undecided", "attacked")), sep=", "

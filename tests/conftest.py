@@ -38,20 +38,20 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of the garbage collector's searches."""
+    """Exclude the collected tests from the garbage collector's searches."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers side by side (``pytest -n``) share the cores; torch's threads of one would wait for those of another."""
+    """Divide the cores among parallel workers (``pytest -n``), whose torch threads would else wait for each other."""
     if hasattr(config, "workerinput"):
         workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def parts() -> dict[str, list[tuple[str, int]]]:
-    """Of each test of parts.txt, "file::function": its other parts; of how many cases one stays in the default part."""
+    """For each test of parts.txt, "file::function": its other parts; of how many cases one stays in the default."""
     moved: dict[str, list[tuple[str, int]]] = {}
     for line in (ROOT / "parts.txt").read_text().splitlines():
         if not line.startswith("#"):
@@ -72,9 +72,10 @@ CASES, FILES = pytest.StashKey[Counter[str]](), pytest.StashKey[set[Path]]()
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the cases of parts.txt, and the tests that use a GPU: with ``cuda``, or copies of ``device`` for it.
+    """Mark the cases of parts.txt, and the tests that use a GPU, through ``cuda`` or the cases of ``device`` for it.
 
-    Without a GPU the first of each test's GPU cases stays: the others would be skipped, or repeat the CPU's kernels.
+    Without a GPU, only the first of each test's GPU cases stays: the others would be skipped, or repeat the CPU's
+    kernels.
     """
     moved, seen, cases, gpu_cases = parts(), Counter[str](), Counter[str](), set[tuple[str, str]]()
     kept: list[pytest.Item] = []
@@ -130,7 +131,7 @@ def second_cuda(cuda: torch.device) -> torch.device:
 
 @pytest.fixture
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    """Two GPUs that are not there, see ``fake_cuda``."""
+    """Two GPUs that do not exist, see ``fake_cuda``."""
     from fake_cuda import FakeCuda
 
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # the kernels are the CPU's, whose products are float32
@@ -141,7 +142,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """The CPU, then the GPU, or for one case a fake one: what a test expects of one it expects of the other."""
+    """The CPU, then the GPU, or, for one case, a fake GPU: a test expects the same of both devices."""
     if request.param == "cpu":
         return torch.device("cpu")
     if has_gpu():
@@ -187,7 +188,7 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
+    """Few steps in AutoAttack and in minimum-norm ensembles, for tests that only process their results."""
     _few_steps(monkeypatch)
 
 
@@ -215,7 +216,7 @@ def document() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def run_blocks(document: Callable[[str], str]) -> Callable[..., dict[str, Any]]:
-    """Run the Python blocks of a document with names for what they leave undefined; return the names they define."""
+    """Run the Python blocks of a document, given names that they leave undefined; return the names that they define."""
 
     def run(number: str, **undefined: Any) -> dict[str, Any]:
         blocks = re.findall(r"^```python\n(.*?)^```", document(number), re.MULTILINE | re.DOTALL)

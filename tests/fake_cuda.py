@@ -1,8 +1,8 @@
-"""CUDA devices that are not there: CPU tensors that report ``cuda:N``, so that CI executes what runs on a GPU.
+"""CUDA devices that do not exist: CPU tensors that report ``cuda:N``, so that CI executes the code for GPUs.
 
-Operations on tensors of different devices raise as they do on a GPU. Waits for the device, and kernels launched, are
-counted by the line of pyrobust that caused them. What a GPU computes is computed by the CPU's kernels: this shows
-nothing about CUDA kernels, streams, memory, TF32, or torch's own code for a GPU.
+Operations on tensors of different devices raise errors as on a GPU. Waits for the device, and kernels launched, are
+counted by the line of pyrobust that caused them. The CPU's kernels compute in place of a GPU's: this shows nothing
+about CUDA kernels, streams, memory, TF32, or torch's own code for a GPU.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MixedDevicesError(RuntimeError):
 
 
 class Counts:
-    """Waits for the device and launches, by what and by line; ``late`` counts waits for a copy begun steps before."""
+    """Waits for the device and launches, by kind and by line; ``late`` counts waits for a copy begun steps before."""
 
     def __init__(self) -> None:
         self.waits: Counter[tuple[str, str]] = Counter()
@@ -132,7 +132,7 @@ class FakeTensor(torch.Tensor):
 
 
 class Signature(NamedTuple):
-    """Facts of an operator's schema, kept because torch builds the schema again at each access."""
+    """Facts of an operator's schema, kept because torch rebuilds the schema at each access."""
 
     name: str
     strict: bool  # whether CPU scalars are refused among tensors of a GPU
@@ -163,7 +163,7 @@ class Signature(NamedTuple):
 
 
 class FakeCuda:
-    """Two GPUs of the process, as long as ``installed`` is open."""
+    """Two GPUs of the process, while the context ``installed`` is active."""
 
     def __init__(self) -> None:
         self.current = 0
@@ -379,7 +379,7 @@ def _tensors_of(module: nn.Module) -> list[Any]:
 
 
 def _same_kind(fake: FakeTensor) -> Tensor:
-    """The tensor inside, as a parameter if the outer one is."""
+    """The tensor inside, as a parameter if the outer tensor is one."""
     plain = fake.inner.detach()
     return nn.Parameter(plain, fake.requires_grad) if isinstance(fake, nn.Parameter) else plain
 
@@ -404,7 +404,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Functions whose C++ asks a tensor for its device: they would find the CPU."""
+    """Functions whose C++ code asks a tensor for its device, and would find the CPU."""
 
     def __init__(self, cuda: FakeCuda) -> None:
         super().__init__()
@@ -458,7 +458,7 @@ def _tensor(
 
 
 def _numbers(data: Any) -> Any:
-    """Nested lists with the values of the tensors in them, each of which waits."""
+    """Nested lists with the values of the tensors in them; reading each of these waits for the device."""
     if isinstance(data, list | tuple):
         return [_numbers(value) for value in data]
     return data.item() if isinstance(data, FakeTensor) else data
@@ -516,7 +516,7 @@ class _Stream:
 
 
 class _Autocast(torch.autocast):
-    """Autocast of the GPU, which for tensors that really are on the CPU is that of the CPU."""
+    """Autocast of the GPU; for tensors that are really on the CPU, this is autocast of the CPU."""
 
     def __enter__(self) -> Any:
         self._cpu = torch.amp.autocast_mode.autocast("cpu", dtype=self.fast_dtype, enabled=self._enabled)

@@ -1,7 +1,7 @@
-"""Models whose logits depend on more than their own row, and models whose logits do not, as material for tests.
+"""Models whose logits depend on more than their own row, and models whose logits do not, for tests.
 
-``DEPENDENT`` holds models that break what every certificate assumes, ``HONEST`` models that keep it up to the rounding
-of kernels. ``RowModel.make`` returns a fresh instance in evaluation mode, with the same weights every time.
+``DEPENDENT`` holds models that break the assumption of every certificate, ``HONEST`` models that keep it up to the
+rounding of kernels. ``RowModel.make`` returns a fresh instance in evaluation mode, with the same weights every time.
 
 A "typical batch" below is a full batch of 256 noisy copies of one image, float32 [256, 3, 16, 16].
 """
@@ -37,15 +37,15 @@ class RowModel:
     Attributes:
         name: key in the registry.
         factory: makes the model.
-        typical: the dependence shows at first use on at least 5 % of typical batches, if one evaluates such a batch
-            again, its rows among others, elsewhere, in a smaller batch, after other batches or in padded ones. False:
-            it is rare, late, or at unusual sizes or rows.
-        rate: probability that a typical batch shows it at all.
-        shape: of one input.
-        dtype: of the input.
+        typical: the dependence shows at first use on at least 5 % of typical batches, if such a batch is evaluated
+            again, or its rows are evaluated among others, in other places, in a smaller batch, after other batches or
+            in padded ones. False: it shows rarely, late, or at unusual sizes or rows.
+        rate: probability that a typical batch shows the dependence at all.
+        shape: shape of one input.
+        dtype: dtype of the input.
         batch_size: the only batch size at which the model is honest; None for any.
-        slow: takes seconds to make.
-        note: what to know.
+        slow: whether it takes seconds to make.
+        note: what to know about the model.
     """
 
     name: str
@@ -141,7 +141,7 @@ class Base(nn.Module):
 
 
 class Plant(nn.Module):
-    """A base classifier around which a function does what it should not."""
+    """A base classifier wrapped in a function that introduces a fault."""
 
     def __init__(self, change: Callable[[Plant, Tensor], Tensor]) -> None:
         super().__init__()
@@ -525,7 +525,7 @@ def function_with_a_mutable_default() -> Callable[[Tensor], Tensor]:
 
 
 class PowerIteration(nn.Module):
-    """Spectral normalisation that goes on iterating."""
+    """Spectral normalisation that goes on iterating at every call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -582,7 +582,7 @@ SMALL = (3, 8, 8)
 
 
 class Function(nn.Module):
-    """Layers by name, and a function (layers, batch) → logits of them."""
+    """Layers by name, and a function (layers, batch) → logits that uses them."""
 
     def __init__(self, forward: Callable[[Any, Tensor], Any], **layers: nn.Module) -> None:
         super().__init__()
@@ -822,7 +822,7 @@ def windows_as_rows(m: Any, x: Tensor) -> Tensor:
 
 
 class Prototypes(nn.Module):
-    """Distances to stored prototypes, by cdist, which multiplies matrices from 26 rows on and subtracts below."""
+    """Distances to stored prototypes, by cdist, which multiplies matrices from 26 rows on and subtracts for fewer."""
 
     def __init__(self) -> None:
         super().__init__()

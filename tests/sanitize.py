@@ -1,7 +1,7 @@
 """Call every CPU kernel at shapes around its tile, vector and block boundaries, at each SIMD level.
 
 Run by sanitize.sh under the address and undefined-behaviour sanitizers. Each function checks one subject, and compares
-the levels bit for bit where they promise the same bits.
+the levels bit for bit where these promise equal bits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def simd_levels() -> Iterator[str]:
 
 
 def same_bits(results: list[list[Tensor]]) -> bool:
-    """Whether all levels gave the tensors of the first one."""
+    """Whether all levels gave the same tensors as the first one."""
     return all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
 
 

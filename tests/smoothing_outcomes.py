@@ -15,7 +15,7 @@ NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
 
 
 def distance_of(p, noise, sigma):
-    """Distance from its threshold of an example whose class has probability p under the noise."""
+    """Distance to the threshold of an example whose class has probability p under the noise."""
     if noise == "gaussian":
         return sigma * stats.norm.ppf(p)
     if noise == "laplace":
@@ -53,7 +53,8 @@ def smoother_with_votes(classes, votes_of_stage):
 def wrong_predictions(decided, p):
     """Probability of a wrong prediction, given (votes, predicted class) of all outcomes that do not abstain.
 
-    At a tie of the leading classes no prediction is correct, nor is one behind the samples without a winner.
+    At a tie of the leading classes no prediction is correct, nor is one if samples without a winner are likelier than
+    every class.
     """
     leaders = [c for c in range(len(p)) if p[c] == max(p)]
     correct = leaders[0] if len(leaders) == 1 else None

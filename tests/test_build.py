@@ -170,7 +170,7 @@ def test_importing_without_the_native_module_is_one_clear_error(tmp_path):
 
 @pytest.fixture
 def clone(tmp_path):
-    """A source folder without a native module, and beside it an installed package with one that says it fits."""
+    """A source folder without a native module, and beside it an installed package whose module claims to fit."""
     root = tmp_path / "clone"
     ignored = shutil.ignore_patterns("_C*.so", "__pycache__")
     for name in ("pyrobust", "csrc"):
@@ -203,7 +203,7 @@ def test_a_clone_uses_the_installed_native_module_of_its_sources(clone):
 
 @pytest.mark.parametrize("change", ["csrc/smoothing/philox.h", "csrc/new.h", "CMakeLists.txt", "version", "no hash"])
 def test_a_native_module_of_other_sources_is_refused(clone, monkeypatch, change):
-    """A clone that was pulled after the install, or that installs an older build."""
+    """Load it in a clone that was pulled after the install, or that installs an older build."""
     installed = clone.parent / "site" / "pyrobust" / "_C.py"
     if change == "no hash":
         installed.write_text("build_info = dict")
@@ -264,7 +264,7 @@ def test_kernels_know_no_torch_and_operators_no_launches():
 
 
 def test_only_ops_get_the_cuda_definition(tmp_path):
-    """Check the compile commands: exactly ops and build facts get the definition, and no other source tests it."""
+    """Check the compile commands: only ops and build facts get the definition, and no other source tests for it."""
     if shutil.which(os.environ.get("CUDACXX", "nvcc")) is None:
         pytest.skip("no nvcc on this machine")
     configured = _configure(ROOT, tmp_path, "-DPYROBUST_CUDA=ON")

@@ -372,7 +372,7 @@ def test_epsilons_may_come_as_an_array() -> None:
 
 
 class _Name:
-    """A path whose name is no text."""
+    """A path whose name is not a string."""
 
     def __fspath__(self) -> bytes:
         return b"run.db"

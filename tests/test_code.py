@@ -1,4 +1,4 @@
-"""Rules of the package's code that no linter has; each reads the syntax trees of all modules."""
+"""Rules of the package's code that no linter has; each test reads the syntax trees of all modules."""
 
 import ast
 import inspect
@@ -32,7 +32,7 @@ def argument_errors(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def messages_with_an_argument(tree: ast.AST) -> Iterator[int]:
-    """The lines of errors whose message alone begins like one about an argument, or that is made elsewhere."""
+    """The lines of errors that have only a message, which begins like one about an argument or is made elsewhere."""
     for call in argument_errors(tree):
         if len(call.args) == 1 and not call.keywords:
             message = call.args[0]
@@ -105,7 +105,7 @@ def test_nothing_parses_messages() -> None:
 
 
 def definitions(trees: Iterable[ast.AST]) -> dict[str, list[float]]:
-    """The functions, methods and classes that trees define, by name: the number of arguments that each names."""
+    """The functions, methods and classes that trees define: by name, the number of arguments that each names."""
     known: dict[str, list[float]] = defaultdict(list)
     for tree in trees:
         for node in ast.walk(tree):
@@ -117,7 +117,7 @@ def definitions(trees: Iterable[ast.AST]) -> dict[str, list[float]]:
 
 
 def constructors(trees: Iterable[ast.AST]) -> dict[str, int]:
-    """The most positional arguments that constructors of classes of a name take: those of __init__, or the fields."""
+    """By class name, the most positional arguments that a constructor takes: those of __init__, or the fields."""
     classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ClassDef):
@@ -141,20 +141,20 @@ def constructors(trees: Iterable[ast.AST]) -> dict[str, int]:
 
 
 def class_called(call: ast.Call, inside: str) -> str:
-    """The class that cls(), type(self)() or self.__class__() make in a class of this name; "" for another call."""
+    """The class that cls(), type(self)() or self.__class__() make in a class of this name; "" for any other call."""
     function = call.func
     is_type = isinstance(function, ast.Call) and name_of(function.func) == "type"
     return inside if is_type or name_of(function) in ("cls", "__class__") else ""
 
 
 def long_calls(tree: ast.AST, known: dict[str, list[float]], fields: dict[str, int]) -> Iterator[int]:
-    """The lines that call something known with too many positional arguments.
+    """The lines that call a known callee with too many positional arguments.
 
-    A callee is known by its last name, the module's own first, unless its first name comes from another package.
-    Functions that name at most six arguments and take any number are left out: those are alike, or of a native op,
-    which keywords make slower by a quarter (l1_step of 8 rows: 13.4 us by position, 17.7 us by keyword).
-    Constructors, of which ``fields`` has the numbers of arguments, are known by cls and by other names of an import,
-    too; a starred argument of theirs may stand for any number, of which as many count as there are fields.
+    A callee is known by its last name (names of the same module come first), unless its first name comes from another
+    package. Functions that name at most six arguments and take any number are left out: these arguments are alike, or
+    go to a native op, which keywords make slower by a quarter (l1_step of 8 rows: 13.4 us by position, 17.7 us by
+    keyword). Constructors, whose numbers of arguments ``fields`` has, are also known by cls and by the names of an
+    import; a starred argument in their calls counts as if it filled as many fields as there are.
     """
     own = definitions([tree])
     foreign, renamed, inside = set(), {}, {}
@@ -230,7 +230,7 @@ def test_calls_have_at_most_six_positional_arguments() -> None:
 
 
 def test_few_literals_name_a_kind_of_run() -> None:
-    """Where a kind is named outside its class, something about it is said twice; arguments of errors do not count."""
+    """If a kind is named outside its class, something about it is said twice; arguments of errors do not count."""
     names = {*KINDS, *(kind.name for kind in KINDS.values())}
     assert {"certify", "sequential", "minimum"} <= names
     found: list[str] = []

@@ -95,7 +95,7 @@ def test_control_groups(tmp_path: Path, groups: str | None, files: dict[str, str
 
 
 def variables(code: str, **given: str) -> list[str]:
-    """Return cuBLAS's and OpenMP's variables after code, run beside a process that is never idle."""
+    """Return the variables of cuBLAS and OpenMP after running code beside a process that is never idle."""
     names = (CUBLAS_VARIABLE, "OMP_WAIT_POLICY")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP", "CUBLAS"))}
     code += f"\nimport os; print(*[os.environ.get(name) for name in {names}])"

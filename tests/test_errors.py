@@ -1,4 +1,4 @@
-"""Errors about arguments: messages made of fields, which pickling, copying and renaming keep."""
+"""Errors about arguments: their messages are made of fields, which pickling, copying and renaming keep."""
 
 import copy
 import pickle

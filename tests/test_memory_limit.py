@@ -1,4 +1,4 @@
-"""A process whose address space is limited: batches are halved, and the results are the same."""
+"""In a process whose address space is limited, batches are halved and the results stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of the microbenchmarks: the native variant and PyTorch's do the same. Nothing is timed."""
+"""Cases of the microbenchmarks: the native variant and PyTorch's give the same results. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUBJECTS = {"smoothing": smoothing, "projections": projections, "attacks": attac
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_variants_agree(subject: str) -> None:
-    """The tensors of a case are made when it is reached."""
+    """Compare the variants of all cases; the tensors of a case are made when its turn comes."""
     names = []
     for case in SUBJECTS[subject].cases(torch.device("cpu")):
         names.append(case.name)

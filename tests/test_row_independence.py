@@ -32,7 +32,7 @@ def linear(x: Tensor) -> Tensor:
 
 
 class Plant(nn.Module):
-    """A linear model whose logits another function changes."""
+    """A linear model whose logits are changed by a given function."""
 
     def __init__(self, change: Callable[[Plant, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ def test_early_rows_of_several_batches_are_compared_in_one_small_batch() -> None
 
 
 def test_memory_left_uninitialised_by_torch_is_part_of_no_answer() -> None:
-    """Passes run on memory as it is, and a repetition on memory filled with NaN."""
+    """Passes run on memory as it is; a repetition runs on memory filled with NaN."""
 
     def reads_anything(x: Tensor) -> Tensor:
         return linear(x) + 0 * torch.empty(len(x), 3)

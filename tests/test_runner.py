@@ -26,7 +26,7 @@ def net():
 
 
 class Probe(nn.Module):
-    """Record how it is called."""
+    """A model that records how it is called."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ def traced():
     ids=["traced", "scripted", "scripted part"],
 )
 def test_compiled_modules(make):
-    """Script modules take no hooks, so the batch size is found without them."""
+    """Script modules accept no hooks, so the batch size is found without hooks."""
     model = make().train()
     votes = RandomizedSmoothing(model, 5, 0.5, batch_size=20).votes(X, n=40)
     np.testing.assert_array_equal(votes, RandomizedSmoothing(net().eval(), 5, 0.5, batch_size=20).votes(X, n=40))
@@ -166,7 +166,7 @@ def test_batch_size_is_found_once_per_shape_and_can_be_set():
 
 
 class Broken(Exception):
-    """An error of the model's own."""
+    """A model that raises an error of its own."""
 
 
 @pytest.mark.parametrize("error", [Broken("by itself"), RuntimeError("cannot be multiplied")])
@@ -270,7 +270,7 @@ def test_a_session_inside_another_one_has_no_gradients_whatever_was_enabled_betw
 
 
 def test_batches_whose_activations_the_heap_holds() -> None:
-    """Larger ones take fresh pages from the system in every pass."""
+    """Larger batches take fresh pages from the system in every pass."""
     shape = (1, 256, 256)
     wide, narrow = (nn.Sequential(nn.Conv2d(1, n, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()) for n in (64, 4))
     assert Runner(wide).batch_size(shape) == 2  # 16 MiB a row

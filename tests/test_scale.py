@@ -1,4 +1,4 @@
-"""Warnings of balls and noise wider than the inputs."""
+"""Warnings about balls and noise wider than the inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X, Y = DIGITS.x[:2], DIGITS.y[:2]
 
 @pytest.fixture
 def warnings(caplog):
-    """The warnings of the scale, each anew."""
+    """The warnings about scale, shown again in each test."""
     _log.cache_clear()
     caplog.set_level(logging.WARNING, "pyrobust.scale")
     return lambda: [record.message for record in caplog.records if record.name == "pyrobust.scale"]

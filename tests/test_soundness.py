@@ -42,7 +42,7 @@ def lower_bounds(n, alpha):
 
 
 def false_certificate_probability(p, n0, n, alpha):
-    """Probability of a false certificate of two classes, class 0 with probability p ≥ 1/2, summed over all counts."""
+    """Probability of a false certificate for two classes, class 0 having probability p ≥ 1/2, over all counts."""
     bounds = lower_bounds(n, alpha)
     select = stats.binom.sf((n0 - 1) // 2, n0, p)  # a tie selects class 0
     too_high = stats.binom.sf(np.searchsorted(bounds, p, side="right") - 1, n, p)
@@ -51,7 +51,7 @@ def false_certificate_probability(p, n0, n, alpha):
 
 
 def hard_probabilities(count, n, alpha):
-    """Probabilities just below the bound of some count, where the false rate is all of alpha; then 1/2 and a range."""
+    """Probabilities just below the bound of some count, where the false rate reaches alpha; then 1/2 and a range."""
     bounds = lower_bounds(n, alpha)
     hard = bounds[bounds > 0.62] * (1 - 1e-5)
     others = np.concatenate([np.full(count // 20, 0.5), np.linspace(0.5, 0.999, count // 20)])
@@ -209,7 +209,7 @@ def all_certificates(classes, n0, n, alpha):
 
 
 def exact_false_rate(certificates, p):
-    """Probability of a false certificate for the worst classifier with class probabilities p: the bound exceeds p."""
+    """Probability of a false certificate, a bound above p, for the worst classifier with class probabilities p."""
     total = Fraction(0)
     for a, b, label, bound, radius in certificates:
         assert label < len(p) - 1, "samples without a winner must not be predicted"
@@ -240,7 +240,7 @@ def test_every_outcome(classes, n0, n, alpha):
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.001])
 @pytest.mark.parametrize("n", [4, 12, 40])
 def test_error_reaches_alpha_in_the_worst_case(n, alpha):
-    """With one class and the rest without a winner, just below a bound, the false rate is alpha to eight digits."""
+    """With one class just below a bound and the rest without a winner, the false rate is alpha to eight digits."""
     certificates = all_certificates(1, 1, n, alpha)
     bounds = sorted({bound for _, _, label, bound, _ in certificates if label != ABSTAIN})
     assert n < 10 or bounds

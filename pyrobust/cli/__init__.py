@@ -1,9 +1,10 @@
 """The command line: one file per command.
 
-Imports take a second or two, in which Ctrl-C can come: until the handler stands, only modules that Python has loaded.
+Imports take a second or two, during which Ctrl-C may be pressed: until the handler is set, only modules that Python has
+already loaded are imported.
 """
 
-import _signal  # type: ignore[import-not-found]  # as signal, which takes 20 ms to import
+import _signal  # type: ignore[import-not-found]  # in place of signal, which takes 20 ms to import
 import os
 import sys
 
@@ -20,8 +21,8 @@ def main() -> None:
     0: success. 1: faults found by ``audit``, or signs of masked gradients by ``diagnose``. 2: wrong arguments, or an
     error that the message explains. 130: interrupted.
 
-    During imports, those of a command included, Ctrl-C ends the process silently: a KeyboardInterrupt would surface as
-    any error of the module that is being imported. Otherwise the commands handle it.
+    During imports, including those of a command, Ctrl-C ends the process silently: a KeyboardInterrupt would look like
+    an error of the module being imported. Otherwise the commands handle it.
     """
     open_closed_streams()
     # A process started with Ctrl-C ignored keeps ignoring it.
@@ -50,7 +51,7 @@ def _interrupt(number: int, frame: "FrameType | None") -> None:
 
 
 def open_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller closed: the next file would get its number."""
+    """Open the null device for each standard stream that the caller closed, whose number the next file would get."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
             os.set_inheritable(number, True)

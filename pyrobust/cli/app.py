@@ -14,7 +14,8 @@ from typer.core import TyperGroup
 from pyrobust.cli.shell import DEBUG_VARIABLE, reports_errors, set_debug
 from pyrobust.errors import InputError
 
-# The commands of each panel of the help that make no run, after those that do, which kinds of runs name.
+# The commands that make no run, by panel of the help; they come after those that make runs, which the kinds of runs
+# name.
 _PANELS = {
     "Start here": ("quickstart", "info", "bench"),
     "Certificates": ("plan",),
@@ -23,7 +24,7 @@ _PANELS = {
     "Runs": ("watch", "missing", "merge", "log", "audit", "report"),
     "Models": ("train",),
 }
-# Each command is a function in the module of its name, or in that of this table.
+# Each command is a function in the module of its name, or in the module that this table gives.
 _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
 
 
@@ -66,14 +67,14 @@ class _Commands(Mapping[str, Any]):
 
 
 class CommandGroup(TyperGroup):
-    """The commands, of which a command line imports the one that it names, and the help all."""
+    """The commands; a command line imports only the one that it names, the help imports all."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands(self.commands)  # type: ignore[assignment]  # a mapping that nothing changes
+        self.commands = _Commands(self.commands)  # type: ignore[assignment]  # a mapping; nothing changes it
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names, for which typer would look all commands up."""
+        """Return the names; typer would look up all commands to get them."""
         return list(self.commands)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _catalogued() -> list[str]:
-    """Return the names of the catalogue from its source: help and completion need no torch."""
+    """Return the names of the catalogue, read from its source so that help and completion need no torch."""
     source = Path(__file__).parents[1] / "attacks" / "catalogue.py"
     for statement in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict):
@@ -29,7 +29,7 @@ def _catalogued() -> list[str]:
 
 ATTACK_PANEL = "Attack"
 NAMES = tuple(_catalogued())
-#: By the option that an attack's settings name (`pyrobust.attacks.engine.settings`).
+#: Keys: the options that the settings of attacks name (`pyrobust.attacks.engine.settings`).
 SETTINGS = {
     "steps": Option(
         "Number of steps; for square, of queries. Default: the attack's own.", "N", "integer", ATTACK_PANEL

@@ -33,7 +33,7 @@ class FormName(str, Enum):
 
 _TABLES = tuple(form.value for form in FormName)
 _FIGURES = ("png", "pdf", "svg")
-# An audit's JSON is overwritten by another's.
+# The JSON of one audit may be overwritten by that of another.
 _JSON_BEGINS = b'{\n "exit_status": '
 
 
@@ -142,7 +142,7 @@ def _audit(
     sigma: float | None,
     reader: Callable[..., Any] | None,
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
-    """Return the readable logs as counted, the JSON entries of all, and the worst exit status."""
+    """Return the readable logs as counted, the JSON entries of all logs, and the worst exit status."""
     from pyrobust.auditing.audit import audit_run
     from pyrobust.auditing.certification_log import read_shards
     from pyrobust.auditing.version_promises import version_notes
@@ -172,7 +172,7 @@ def _audit(
                     note(f"{name}: {finding.message}")
             status = ERROR_STATUS
         else:
-            # The audit itself is not kept: its curve has more numbers than the log.
+            # The audit itself is not kept, because its curve has more numbers than the log.
             results.append(result.to_dict() | {"path": name})
             counted.append(result.counted)
             status = max(status, result.exit_status)
@@ -203,7 +203,7 @@ def _show_findings(console: Console, result: dict[str, Any]) -> None:
 
 
 def _tables(logs: list[CertificationLog]) -> list[ReportTable]:
-    """Return a table for each norm, none without radii: radii in different norms are not comparable."""
+    """Return a table for each norm, since radii in different norms are not comparable; no table without radii."""
     from pyrobust.report import comparison_table
 
     norms = dict.fromkeys(log.norm for log in logs)

@@ -64,7 +64,7 @@ def curve(call: Call) -> None:
     from pyrobust.zoo import model_hash
 
     attacker = attack_class(model, points[-1], **arguments)
-    # Hashed before its first forward pass, which may change its buffers.
+    # The model is hashed before its first forward pass, which may change its buffers.
     sha256 = model_hash(model)
     x, y = images.read(range(len(images))[:: call["skip"]][: call["max"]])
     result = robustness_curve(attack_class, model, x, y, points, progress=show_progress(), **arguments)

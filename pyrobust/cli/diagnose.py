@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyrobust.attacks import Diagnosis
 
-# A diagnosis's JSON is overwritten by another's.
+# The JSON of one diagnosis may be overwritten by that of another.
 _JSON_BEGINS = b'{\n "exit_status": '
 _STYLES = {
     "nothing found": "green",
@@ -97,7 +97,7 @@ def diagnose(given: dict[str, Any]) -> None:
 
 
 def _show(console: Console, diagnosis: Diagnosis) -> None:
-    """Print the verdict, the findings, what was not decided, and what each attack fooled."""
+    """Print the verdict, the findings, what was left undecided, and how many images each attack fooled."""
     from rich.table import Table
     from rich.text import Text
 

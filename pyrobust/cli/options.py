@@ -1,4 +1,4 @@
-"""Options of the command line: those that many commands share, and commands made of declared options."""
+"""Options of the command line: those that many commands share, and making commands from declared options."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors
 from pyrobust.errors import InputError
 from pyrobust.option import MODEL_PANEL, Option
 
-#: An option of another command, the name of that command, and what to do.
+#: For an option of another command: the name of that command, and what to do.
 Elsewhere: TypeAlias = tuple[Option, str, str]
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _TYPES: dict[str, type] = {"flag": bool, "integer": int, "count": int, "real": float, "file": Path}
-# Of texts, while typer reads the command line.
+# Parsers of texts that run while typer reads the command line.
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "integer": whole_number,
     "count": positive_number,
     "real": real_number,
 }
-# Values that are read when the command runs, with errors that name the option.
+# Parsers that run when the command runs, with errors that name the option.
 _READERS: dict[str, Callable[[str, str], Any]] = {
     "number": parse_epsilon,
     "numbers": parse_epsilons,
@@ -99,7 +99,7 @@ LogReader = Annotated[
 
 
 def load_reader(spec: str | None) -> Callable[..., Any] | None:
-    """Import the reader of a spec; None without one.
+    """Import the reader that a spec names; None without a spec.
 
     >>> load_reader("csv:DictReader").__name__
     'DictReader'
@@ -119,12 +119,12 @@ def load_reader(spec: str | None) -> Callable[..., Any] | None:
 def offering(
     options: Mapping[str, Option], elsewhere: Mapping[str, Elsewhere] = MappingProxyType({})
 ) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
-    """Make a command of a function of the options' values, by the names of the parameters that they set.
+    """Make a command from a function of the options' values, given by the names of the parameters that they set.
 
     Args:
         options: the options by name, in the order of the help.
-        elsewhere: options of other commands, which end this one with a line that says so; if both have a choice, so do
-            the words of the other's.
+        elsewhere: options of other commands, which end this command with a line that says so; if both commands have a
+            choice, so do words that only the other command's choice has.
     """
     parameters = [_parameter(name, option, _words(name, option, elsewhere)) for name, option in options.items()]
     parameters += [_refusal(name, *other) for name, other in elsewhere.items() if name not in options]
@@ -155,7 +155,7 @@ def flag_of(name: str, option: Option) -> str:
 
 
 def value_of(name: str, option: Option, text: Any) -> Any:
-    """Return the value of an option, of what typer made of its text.
+    """Return the value of an option, from what typer made of its text.
 
     >>> value_of("radii", Option("Radii.", form="numbers"), "0.25,1/2")
     [0.25, 0.5]
@@ -165,7 +165,7 @@ def value_of(name: str, option: Option, text: Any) -> Any:
     return _READERS[option.form](flag_of(name, option), text) if option.form in _READERS else text
 
 
-_WIDEST = 40  # choices that fit the help's column at 120 columns
+_WIDEST = 40  # width of choices that fit the help's column at 120 columns
 
 
 def _variable(name: str, option: Option) -> str:
@@ -174,11 +174,11 @@ def _variable(name: str, option: Option) -> str:
 
 
 def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspect.Parameter:
-    """The parameter of a command; ``elsewhere`` are words of other commands, with what to say of them."""
+    """The parameter of a command; ``elsewhere`` has words of other commands, with what to say about them."""
     parser, metavar, complete = _PARSERS.get(option.form), option.metavar, option.complete
     if option.choices:
         parser, complete = _chooser(flag_of(name, option), option, elsewhere), completing(*option.choices)
-        # Where the column of the help is too narrow, lines break at spaces, and else within a name.
+        # Where the column of the help is too narrow, lines break at spaces, or, without spaces, within a name.
         joined = "|".join(option.choices)
         metavar = metavar or f"<{joined if len(joined) <= _WIDEST else joined.replace('|', '| ')}>"
     info = typer.Option(
@@ -197,7 +197,7 @@ def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspe
 
 
 def _refusal(name: str, option: Option, command: str, advice: str) -> inspect.Parameter:
-    """The hidden parameter of an option that another command has: given, it ends the command with one line."""
+    """The hidden parameter of an option of another command; if it is given, it ends the command with one line."""
 
     def refuse(value: Any) -> None:
         if value is not None:
@@ -210,7 +210,7 @@ def _refusal(name: str, option: Option, command: str, advice: str) -> inspect.Pa
 
 
 def _words(name: str, option: Option, elsewhere: Mapping[str, Elsewhere]) -> dict[str, str]:
-    """Words of a choice that another command has for the same option, with what to say of them."""
+    """Words of a choice that another command has for the same option, with what to say about them."""
     other, command, advice = elsewhere.get(name, (option, "", ""))
     said = f"which is one of {command}; {advice}"
     return {word: said for word in other.choices if word not in option.choices}

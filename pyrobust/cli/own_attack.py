@@ -18,10 +18,10 @@ def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
 
     The spec names one of:
 
-    - a class of attacks, or a function that returns an attack, of pyrobust or of another library. It gets those of
-      model, epsilon (or eps), norm, clip_min, clip_max, grid, seed, batch_size, device and dtype that it takes by
-      name, and clip=None in place of clip_min and clip_max where values have no limit;
-    - a function (model, x, y) → x_adv, such as those of adversarial-lib;
+    - a class of attacks, or a function that returns an attack, of pyrobust or of another library. Of model, epsilon (or
+      eps), norm, clip_min, clip_max, grid, seed, batch_size, device and dtype, it gets those that it takes by name, and
+      clip=None in place of clip_min and clip_max if values have no limits;
+    - a function (model, x, y) → x_adv, such as those of adversarial-lib; or
     - an attack object of another library that is made without a model, such as foolbox's.
 
     All but pyrobust's own are run by ``AdaptedAttack``.
@@ -36,7 +36,7 @@ def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
         factory = find_object(spec, "--attack")
 
     def make(model: Any, epsilon: Any, **options: Any) -> AdversarialAttack:
-        with working_directory_importable():  # it may import while it runs
+        with working_directory_importable():  # it may import modules while it runs
             return _make(spec, factory, model, epsilon, **options)
 
     make.__name__ = spec.partition(":")[2]
@@ -81,7 +81,7 @@ def _make(spec: str, factory: Any, model: Any, epsilon: Any, **options: Any) -> 
 
 
 def _made(spec: str, factory: Callable[..., Any], taken: dict[str, Any]) -> Any:
-    """The attack; a constructor that passes on options that no base class takes is an InputError."""
+    """The attack; InputError if its constructor passes on options that no base class takes."""
     from pyrobust.zoo.user_code import refusing_exit
 
     try:
@@ -98,7 +98,7 @@ def _made(spec: str, factory: Callable[..., Any], taken: dict[str, Any]) -> Any:
 
 
 def _arguments(factory: Callable[..., Any], offered: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The offered arguments that a class or function takes, and the names of those that it needs beside."""
+    """The offered arguments that a class or function takes, and the names of further ones that it needs."""
     parameters = inspect.signature(factory).parameters.values()
     named = {parameter.name for parameter in parameters}
     everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

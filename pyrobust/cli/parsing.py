@@ -24,7 +24,7 @@ _NORMALIZE = {
 
 
 def whole_number(text: str | int) -> int:
-    """Parse the integer of an option; a default passes.
+    """Parse the integer of an option; a default, already a number, passes unchanged.
 
     >>> whole_number("7")
     7
@@ -48,7 +48,7 @@ def positive_number(text: str | int) -> int:
 
 
 def real_number(text: str | float) -> float:
-    """Parse the number of an option, which may be a fraction, NaN or an infinity; a default passes.
+    """Parse the number of an option, which may be a fraction, NaN or infinite; a default passes unchanged.
 
     >>> real_number("1/4"), real_number("nan")
     (0.25, nan)
@@ -167,7 +167,7 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
 
 
 def images_to_read(skip: int, most: int | None) -> int | None:
-    """Return how many images of a data set ``--skip`` and ``--max`` reach; None for all.
+    """Return how many images of a data set have to be read for ``--skip`` and ``--max``; None for all.
 
     >>> images_to_read(10, 3)
     21
@@ -176,11 +176,11 @@ def images_to_read(skip: int, most: int | None) -> int | None:
 
 
 def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """Parse I/K, or take I, or both, from the variables of a Slurm job array or of torchrun.
+    """Parse I/K; or take I, or I and K, from the variables of a Slurm job array or of torchrun.
 
-    ``auto/K`` takes I alone. ``auto`` takes K, too, where the array is 1-K with K of at least 2: part of an array that
-    is submitted again, such as 3,5, has another count. The array 1-2 may be such a part, which only the folder of
-    the run shows (`pyrobust.runs.shards.check_siblings`).
+    ``auto/K`` takes I alone. ``auto`` also takes K if the array is 1-K with K at least 2, because a part of an array
+    that is submitted again, such as 3,5, has another count. The array 1-2 may be such a part too, which only the folder
+    of the run shows (`pyrobust.runs.shards.check_siblings`).
 
     >>> parse_shard("2/3")
     (2, 3)
@@ -225,7 +225,7 @@ def _find_shard(text: str, count: int | None, environment: Mapping[str, str]) ->
 
 
 def _slurm_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The shard of this task of a job array; None outside of one."""
+    """The shard of this task of a job array; None outside a job array."""
     if "SLURM_ARRAY_TASK_ID" not in environment:
         return None
     names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT", "STEP")]
@@ -254,7 +254,7 @@ def _slurm_shard(text: str, count: int | None, environment: Mapping[str, str]) -
 
 
 def _torchrun_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The shard of this process of torchrun; None outside of one."""
+    """The shard of this process of torchrun; None outside torchrun."""
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return None
     rank, size = (_variable(text, name, environment) for name in ("RANK", "WORLD_SIZE"))

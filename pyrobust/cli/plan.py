@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Times of a pilot: seconds per image of each image, or of each chunk that was timed as one."""
+    """Times of a pilot: seconds per image, for each image or for each chunk that was timed as a whole."""
 
     seconds: npt.NDArray[np.float64]
     images: int
@@ -35,7 +35,7 @@ class _Pilot:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """Size of the planned sweep; None stands for the pilot's data set, or chunk."""
+    """Size of the planned sweep; None stands for the size of the pilot's data set, or of its chunks."""
 
     workers: list[int]
     images: int | None
@@ -224,7 +224,7 @@ def _compare(
 
 
 def _run_without_votes(paths: Sequence[Path]) -> Run | None:
-    """Return the first run of a pilot whose time can be planned, but no sampling; None for votes and text logs."""
+    """Return the first run of a pilot that only allows planning time, not sampling; None for votes and text logs."""
     from pyrobust.runs.kinds.certify import Certify
     from pyrobust.runs.reader import is_run
     from pyrobust.runs.run import Run
@@ -234,7 +234,7 @@ def _run_without_votes(paths: Sequence[Path]) -> Run | None:
 
 
 def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
-    """Return the times of a run's shards by chunks, without the first one of each where others are left."""
+    """Return the times of a run's shards by chunks, without the first chunk of each shard that has others."""
     import numpy as np
 
     from pyrobust.runs.parameters import processing_order
@@ -243,7 +243,7 @@ def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
     units, warm_up, images = [], [], 0
     for path in paths:
         run = Run(path)
-        # A sequential image has its own share of the batches; other images have the mean of their chunk.
+        # A sequential image has its own share of the batches; other images get the mean of their chunk.
         alone = bool(run.header.type.pending)
         timed = 1 if alone else run.parameters["chunk"]
         position = {index: i for i, index in enumerate(processing_order(run.parameters))}
@@ -302,7 +302,7 @@ def _times_of_methods(
 
 
 def _with_votes(log: CertificationLog, stored: dict[str, float | None]) -> CertificationLog:
-    """Return a log with the n, alpha and sigma that its radii were made with; refuse those that give no votes."""
+    """Return a log with the n, alpha and sigma that its radii were made with; refuse logs that give no votes."""
     if log.sampled_by_votes:
         raise InputError(
             describe_path(log.path),
@@ -335,7 +335,7 @@ def _radii(text: str | None, log: CertificationLog) -> list[float]:
 
     if text is not None:
         return parse_epsilons("--radii", text)
-    # Radius 0 decides abstention alone, which the samples of the other radii show.
+    # Radius 0 decides only about abstention, which the samples of the other radii show.
     radii = [radius for radius in usual_radii(float(log.radius.max())) if radius > 0]
     if not radii:
         raise InputError(describe_path(log.path), "a certified radius above 0", "none", "pass --radii")

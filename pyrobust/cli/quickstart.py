@@ -13,11 +13,11 @@ from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import InputError, MissingExtraError, StoreError
 
 _MODEL, _DATA, _CLASSES, _SIGMA = "zoo:digits-smooth-0.25", "digits", 10, 0.25
-# A third of the test images, six thousand samples each: six seconds on two cores.
+# A third of the test images, with six thousand samples each: this takes six seconds on two cores.
 _SKIP, _SAMPLES = 3, 6_000
 _RADIUS = 0.5
 
-#: The last words. Tests run the indented lines as they stand.
+#: The text printed at the end. Tests run the indented lines as they stand.
 NEXT = """
 Next, your own model and data. Write mymodel.py in this folder, with a function that returns your model:
 
@@ -53,7 +53,7 @@ def quickstart(
     """
     path, log, plot, page = (out / name for name in ("run.db", "log.tsv", "certified_accuracy.png", "page.html"))
     for file in (log, plot, page):
-        # Those beside a run were written by an earlier quickstart.
+        # Files beside a run were written by an earlier quickstart.
         if os.path.lexists(file) and not path.exists():
             raise InputError(
                 "--out",
@@ -80,7 +80,7 @@ def quickstart(
         run = certify_dataset(smoother, images, out=path, n=_SAMPLES, skip=_SKIP, model_name=_MODEL, progress=progress)
     show_run(run)
     curve = survival_of(log_of_run(run))
-    assert curve is not None  # of a fixed n
+    assert curve is not None  # n is fixed, so there is a curve
     share, median = 100 * run.certified_accuracy([_RADIUS])[0], 100 * curve.quantiles([0.5])[0]
     typer.echo(
         f"In words: half of the images get the correct class for at least {median:.1f} % of their\n"

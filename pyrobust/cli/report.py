@@ -168,7 +168,7 @@ def report(
         from pyrobust.report.page.render import BEGINS
 
         inputs = [*logs, *([] if data is None else input_paths(data, None))]
-        # A page in a folder that is created for the tables cannot exist.
+        # In a folder that is yet to be created for the tables, no page can exist.
         if out is None or out.exists() or html.parent.resolve() != out.resolve():
             check_outputs([("--html", html)], inputs=inputs, replace=overwrite, begins={"--html": BEGINS})
     from pyrobust.threats import is_verdicts
@@ -221,7 +221,7 @@ def report(
         kinds = {i: run.header.type for i, run in runs.items()}
         sandwiches = [i for i, kind in kinds.items() if kind.certified == "lower"]
         attacks = [i for i, kind in kinds.items() if kind.attacked and i not in sandwiches]
-        # Verifications stand beside attacks, too.
+        # Verifications are also compared with attacks.
         bounds = [run for run in runs.values() if attacks and bounds_robustness(run)]
         others = [i for i, kind in kinds.items() if not kind.certified and not kind.attacked]
         shown = (*attacks, *sandwiches, *others)
@@ -264,14 +264,14 @@ def _compare(
     overwrite: bool,
     figures_needed: bool,
 ) -> None:
-    """Print tables of certifications and of runs that bound robust accuracy; write them and their figures."""
+    """Print tables of certifications and of runs that bound robust accuracy; write the tables and their figures."""
     from rich.console import Console
 
     from pyrobust.report import comparison_table, format_table, robustness_table, sandwich_table
     from pyrobust.report.table import table_of
 
     norms = list(dict.fromkeys(log.norm for log in certified))
-    # Radii of different norms do not compare: a table and figures each.
+    # Radii of different norms are not comparable: each norm has its table and figures.
     ends = {norm: f"_{_in_names(norm)}" if len(norms) > 1 else "" for norm in norms}
     tables = {
         f"table{end}": comparison_table([log for log in certified if log.norm == norm], columns)
@@ -330,7 +330,7 @@ def _parse_formats(text: str | None) -> list[str]:
 
 
 def _examined(log: CertificationLog) -> CertificationLog:
-    """Return the log with its faults as findings, for the table's notes, and without an n or alpha it contradicts."""
+    """Return the log with its faults as findings, for the table's notes, and without any n or alpha it contradicts."""
     from pyrobust.evaluation import audit
 
     result = audit(log)
@@ -378,7 +378,7 @@ def _write(out: Path, files: dict[str, bytes], logs: list[Path], overwrite: bool
 def _read_threats(
     files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None, behaviour: str | None
 ) -> ThreatVerdicts:
-    """Read and join files of verdicts; each has to be named once."""
+    """Read and join files of verdicts; no file may be named twice."""
     from pyrobust.threats import join_verdicts, read_verdicts
     from pyrobust.threats.units import judge_named, judges_of
 

@@ -45,14 +45,14 @@ def set_debug(debug: bool) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error; the command goes on where that is full."""
+    """Print a line on standard error; the command goes on if that cannot be written."""
     with contextlib.suppress(OSError):
         typer.echo(text, err=True)
 
 
 @contextlib.contextmanager
 def reports_full_output() -> Iterator[None]:
-    """Turn an output that cannot be written into one line and a status: standard output or a shell's completion."""
+    """Turn failed writes to standard output, or to a shell's completion, into one line and an exit status."""
     try:
         yield
     except OSError as error:
@@ -66,7 +66,7 @@ def reports_full_output() -> Iterator[None]:
             raise
         raise SystemExit(ERROR_STATUS) from None
     finally:
-        # What was not taken would fail again when Python exits, with a traceback and a status of its own.
+        # Output left in the buffer would fail again when Python exits, with a traceback and another status.
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -82,7 +82,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heeding_termination() -> Iterator[None]:
-    """Raise Terminated on SIGTERM, unless the process has its own handler; what is committed can then be reported."""
+    """Raise Terminated on SIGTERM, unless the process has its own handler; then committed work can be reported."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -116,7 +116,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             note(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(ERROR_STATUS) from None
         except OSError as error:
-            # Every test for a file may raise it; it is a mistake of typing, not of code.
+            # Every test for a file may raise this error, which means a mistyped name, not a fault of the code.
             if _debug or error.errno != errno.ENAMETOOLONG:
                 raise
             note(f"error: {str(error.filename)[:40]}...: expected the name of a file, got one that is too long")
@@ -134,7 +134,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _name_options(error: InputError | InputTypeError, command: Callable[..., object]) -> None:
-    """Have an error name the options that were typed, instead of the arguments and the function they are passed to."""
+    """Make an error name the options that were typed, instead of the arguments and the function they are passed to."""
     names = _options_of(command)
     if error.function in names:  # the argument is a part of an option's value
         error.function = names[error.function]
@@ -172,8 +172,8 @@ def check_outputs(
 ) -> None:
     """Raise InputError unless files may be written; called before any work.
 
-    ``files`` are pairs of the option that names a file and the file; ``begins`` has by option the first bytes of
-    existing files that are overwritten without being asked.
+    ``files`` are pairs of the option that names a file and the file; ``begins`` has, for each option, the first bytes
+    of existing files that are overwritten without ``--replace``.
     """
     from pyrobust.zoo.files import check_output
 
@@ -198,7 +198,7 @@ def show_progress() -> bool:
 
 
 def describe_path(path: str | os.PathLike[str]) -> str:
-    """Return a path relative to the working folder where possible."""
+    """Return a path, relative to the working folder where possible."""
     path = Path(path)
     try:
         return str(path.absolute().relative_to(Path.cwd()))

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pyrobust.runs.progress import Report, SweepProgress
     from pyrobust.workers.executors import Executor
 
-# File systems take 255 bytes, SQLite adds "-journal".
+# File systems allow 255 bytes, of which SQLite needs some for "-journal".
 _LONGEST_NAME = 160
-# Images from which on an accuracy says something.
+# Least number of images whose accuracy is meaningful.
 _ENOUGH = 10
 
 
@@ -58,11 +58,11 @@ def run_name(
     names = [*(word.removeprefix("zoo:") for word in begin), data, *end]
     form, _, remainder = data.partition(":")
     if form in ("npz", "folder", "mnist") and remainder:
-        names[len(begin)] = Path(remainder.replace(".npz:", "-")).stem  # with the names of the arrays
+        names[len(begin)] = Path(remainder.replace(".npz:", "-")).stem  # includes the names of the arrays
     if shard is not None:
         names.append("shard{}of{}".format(*shard))
     name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names)
-    if len(name) > _LONGEST_NAME:  # with many radii
+    if len(name) > _LONGEST_NAME:  # for example, with many radii
         import hashlib
 
         name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -70,7 +70,7 @@ def run_name(
 
 
 def named_file(out: str | None) -> Path | None:
-    """Return the file that ``--out`` names; None for a folder, which exists or ends in /, and without the option.
+    """Return the file that ``--out`` names; None for a folder (one that exists or ends in /) or no option.
 
     >>> named_file("run.db"), named_file("runs/"), named_file(None)
     (PosixPath('run.db'), None, None)
@@ -81,7 +81,7 @@ def named_file(out: str | None) -> Path | None:
 
 
 def run_file(out: str | None, name: Path) -> Path:
-    """Return the file of a run: that of ``--out``, or one of the default name in its folder, which is created."""
+    """Return the file of a run: ``--out``, or a file of the default name in this folder, which is created."""
     file = named_file(out)
     if file is not None or out is None:
         return file or name
@@ -117,7 +117,7 @@ def executor_of(on: str | None, devices: str | None, device: str | None) -> tupl
 
 @contextlib.contextmanager
 def naming_executor(on: str | None) -> Iterator[None]:
-    """Have errors about the executor name the option that gave it."""
+    """Make errors about the executor name the option that gave it."""
     try:
         yield
     except InputError as error:
@@ -130,8 +130,8 @@ def naming_executor(on: str | None) -> Iterator[None]:
 def resumable(path: Path, shard: str | None = None, out: str | None = None) -> Iterator[Report]:
     """Yield the function for the progress of a sweep; say how to resume when it is interrupted, and exit.
 
-    ``shard`` and ``out`` are texts of options. Where the first is auto, or the second a folder, all shards in the
-    folder must be of one sweep, which is checked before the first image.
+    ``shard`` and ``out`` are the texts of these options. If ``shard`` is auto, or ``out`` a folder, all shards in the
+    folder must belong to one sweep, which is checked before the first image.
     """
     from pyrobust.runs.progress import sweep_reporting
 
@@ -181,7 +181,7 @@ _Now = TypeVar("_Now", bound=_Progress)
 
 
 def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[[_Now], None]:
-    """Before a resumed run's first report, write a line that counts what earlier starts did."""
+    """Before a resumed run's first report, write a line that says how much earlier starts did."""
     begun = False
 
     def forward(now: _Now) -> None:
@@ -219,7 +219,7 @@ def model_name(model: str, weights: Path | None) -> str:
     return model if weights is None else f"{model}, weights {weights.name}"
 
 
-# A summary is overwritten by another.
+# A summary may be overwritten by another one.
 _SUMMARY_BEGINS = b'{\n "kind": '
 
 
@@ -233,8 +233,8 @@ def check_json(
 ) -> None:
     """Raise InputError unless the files of ``--json`` and ``--plot`` may be written, before any work is done.
 
-    ``inputs`` are files that are never overwritten, the run among them; ``json_begins`` are the first bytes of JSON of
-    the same kind, which is overwritten without being asked.
+    ``inputs`` are files that are never overwritten, including the run; ``json_begins`` are the first bytes of JSON of
+    the same kind, which is overwritten without ``--replace``.
     """
     file = None if json_file in (None, "-") else Path(str(json_file))
     never = [path for path in inputs if path is not None]
@@ -255,16 +255,16 @@ def write_json(content: dict[str, Any], json_file: str) -> None:
 
 
 def curve_values(curve: RobustnessCurve) -> dict[str, Any]:
-    """Return a curve for JSON; the epsilon that broke an image is null, for infinity, where none did."""
+    """Return a curve for JSON; if no epsilon broke an image, its epsilon is null, in place of infinity."""
     values = curve.to_dict()
     values["broken_epsilon"] = [value if math.isfinite(value) else None for value in values["broken_epsilon"]]
     return values
 
 
 def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | None = None) -> None:
-    """Print the table of a run, and where it is saved on standard error; write its summary as JSON.
+    """Print the table of a run and, on standard error, where it is saved; write its summary as JSON.
 
-    JSON on standard output, for "-", stands there alone. ``curve`` is that of a minimum-norm run.
+    With "-", standard output gets the JSON alone. ``curve`` is the curve of a minimum-norm run.
     """
     from rich.console import Console
 
@@ -293,7 +293,7 @@ def _write_summary(run: Run, json_file: str, curve: RobustnessCurve | None) -> N
 
 
 def note_guessing(run: Run, model: str, weights: Path | None) -> None:
-    """Say so where a user's model without a weight file is correct no more often than a guess."""
+    """Note that a user's model without a weight file is correct no more often than a guess, if that is so."""
     if weights is not None or model.startswith("zoo:") or len(run) < _ENOUGH:
         return
     classes = run.parameters["num_classes"]

@@ -1,4 +1,4 @@
-"""Commands that sweep over a data set: options from declarations, then run name, resuming, table and JSON."""
+"""Commands that sweep over a data set: their options from declarations, the run's name, resuming, table and JSON."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 Options: TypeAlias = Mapping[str, Option]
 _NONE: Options = MappingProxyType({})
 _JSON = Option("Write a summary as JSON: parameters and rates with their intervals; - for standard output.", "FILE")
-# The end of the last panel, before which options stand in the order of their declarations.
+# Options at the end of the last panel; options before them stand in the order of their declarations.
 _LAST = ("dtype", "allow_changed_code", "json", "replace", "out")
-#: Fields of ``SweepSettings`` that are the value of the option of the same name.
+#: Fields of ``SweepSettings`` whose value is that of the option of the same name.
 _FIELDS = tuple(
     each.name for each in fields(SweepSettings) if each.name in SHARED and each.name not in ("out", "shard")
 )
@@ -53,7 +53,7 @@ class Call:
         device: the device on which this process loads the model.
         shard: the shard (I, K), if any.
         curve: the curve of a minimum-norm run, which its table shows.
-        afterwards: what is done when the run has been shown.
+        afterwards: what to do after the run has been shown.
     """
 
     def __init__(self, command: str, options: Options, values: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class Call:
 
         Args:
             names: what distinguishes the run in the default name of its file, after model and data.
-            method: the same, before the model.
+            method: what distinguishes it, placed before the model.
         """
         begin = [self._command, *([method] if method else []), self["model"]]
         path = run_file(self["out"], run_name(begin, self["weights"], self["data"], names, self.shard))
@@ -120,7 +120,7 @@ class Call:
             )
 
 
-#: What a sweep command is made of; it returns the run that is shown, if any.
+#: The function that a sweep command is made of; it returns the run to show, if any.
 Sweeping: TypeAlias = Callable[[Call], "Run | None"]
 
 
@@ -130,15 +130,15 @@ def sweep_command(
     shared: Collection[str] = tuple(SHARED),
     elsewhere: Mapping[str, Elsewhere] = MappingProxyType({}),
 ) -> Callable[[Sweeping], Callable[..., None]]:
-    """Make a command of a function that runs a sweep.
+    """Make a command from a function that runs a sweep.
 
     Its options are those that the kinds of runs declare, the given ones, and those of ``SweepSettings``. The table of
     the run that the function returns is printed, and its summary written where ``--json`` says.
 
     Args:
-        kinds: the kinds of runs that it makes; where two declare an option, that of the first counts.
+        kinds: the kinds of runs that it makes; if two declare an option, the first declaration counts.
         options: options that belong to no kind, by name; they come after those of the kinds.
-        shared: names of those of ``SweepSettings`` that it has.
+        shared: names of the options of ``SweepSettings`` that it has.
         elsewhere: options of other commands, as for ``offering``.
     """
     offered: dict[str, Option] = {"model": MODEL, "data": DATA, "weights": WEIGHTS}
@@ -164,6 +164,6 @@ def sweep_command(
 
 
 def _place(name: str, option: Option) -> tuple[int, int]:
-    """Rank an option in the help: what concerns the images and the run comes last."""
+    """Rank an option in the help: options that concern the images and the run come last."""
     panel = {IMAGES_PANEL: 1, RUN_PANEL: 2}.get(option.panel, 0)
     return panel, _LAST.index(name) + 1 if panel and name in _LAST else 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyrobust.evaluation import Run, RunState, RunWatcher
 
-# Reading the run takes at most one part in so many of a core, writing the page one in so many: the sweep may need it.
+# Reading the run takes at most 1/_READING_SHARE of a core, writing the page 1/_PAGE_SHARE: the sweep may need it.
 _READING_SHARE = 20
 _PAGE_SHARE = 5
 _PAGE_S = 5.0
@@ -104,7 +104,7 @@ def _follow(watcher: RunWatcher, html: Path | None, interval: float) -> None:
                     raise StoreError(f"{watcher.path}: removed while it was watched; nothing is left to show")
                 begun = state is not None
                 if state is not None and state.done and page is not None:
-                    page.wanted = state  # an interrupt may come while it is shown
+                    page.wanted = state  # an interrupt may come while the state is shown
                 show(state)
                 if state is not None and page is not None:
                     page.update(state)
@@ -117,7 +117,7 @@ def _follow(watcher: RunWatcher, html: Path | None, interval: float) -> None:
 
 
 class _Page:
-    """The report's page of a run, rewritten when enough time has passed since the last."""
+    """The report's page of a run, rewritten when enough time has passed since it was last written."""
 
     def __init__(self, html: Path, path: Path) -> None:
         self.html, self.path = html, path
@@ -155,7 +155,7 @@ class _Page:
         except PyrobustError:
             if self._written is None or reload:
                 raise
-            state, run = self._written  # the file is gone: what was read last stays
+            state, run = self._written  # the file is gone: keep what was read last
         live = None
         if state.state != "done":
             mark = "In progress." if state.state == "running" and reload else "Not finished."
@@ -252,7 +252,7 @@ def _drawn(path: str, state: RunState | None) -> RenderableType:
 
 
 def _is_bounded(state: RunState) -> bool:
-    """Whether bounds say more than the rates; those of a complete run are its rates."""
+    """Whether the bounds say more than the rates; in a complete run, bounds and rates are equal."""
     return state.bounded > 0 and state.state != "done"
 
 

@@ -1,1 +1,1 @@
-"""The commands that make runs: in each module the command of the kind of run of its name."""
+"""The commands that make runs: each module has the command for the kind of run that it is named after."""
