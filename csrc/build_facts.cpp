@@ -1,4 +1,4 @@
-// In a file of its own, because the hash of the sources changes with each of them.
+// In a file of its own, because the hash changes with every source file.
 #include "build_facts.h"
 
 #ifdef PYROBUST_WITH_CUDA

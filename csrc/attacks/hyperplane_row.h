@@ -38,7 +38,7 @@ class HyperplaneRow {
     const T w = w_.at(k, i);
     return finite(to_float(w)) ? w : T{};
   }
-  // |w| times a power of two, so that squares do not vanish.
+  // |w| times a power of two, so that squares do not underflow.
   PYROBUST_GROUP double weight(int k, int64_t i) const { return std::fabs(to_float(normal(k, i)) * unit_); }
   PYROBUST_GROUP double direction(int k, int64_t i) const {
     const double w = to_float(normal(k, i));
@@ -89,7 +89,7 @@ class HyperplaneRow {
 
   PYROBUST_GROUP void by_weight() {
     const Word last = last_weight();
-    double part[2] = {0, 0};  // the gain of the larger weights, and of the last
+    double part[2] = {0, 0};  // the gain of the larger weights, and that of the last weight
     for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
       const Word word = magnitude_word(normal(k, i));
       const double gain = weight(k, i) * room(k, i);
@@ -104,7 +104,8 @@ class HyperplaneRow {
     });
   }
 
-  // The largest |w| so that the elements of no smaller ones close the gap, two bits at a time; zero if all do not.
+  // Finds, two bits at a time, the largest |w| such that the elements with at least this |w| close the gap; zero if not
+  // even all do.
   PYROBUST_GROUP Word last_weight() {
     Word prefix = 0;
     for (int shift = kBits - 2; shift >= 0; shift -= 2) {

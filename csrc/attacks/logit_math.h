@@ -41,7 +41,7 @@ inline int64_t least_classes(LogitLoss loss) {
   }
 }
 
-// The derivative of the value is size times the slope, whose largest magnitude is 1 (or it is zero, or NaN).
+// The derivative of the value is size times the slope, whose largest magnitude is 1 (or which is zero, or NaN).
 struct RowLoss {
   double value, size;
 };
@@ -69,8 +69,8 @@ PYROBUST_HD void fill(T* slope, int64_t classes, double value) {
   for (int64_t k = 0; k < classes; ++k) slope[k] = static_cast<T>(value);
 }
 
-// sign * (log sum exp z - z_c). With the softmax of the others written over their own largest logit nothing cancels or
-// vanishes where that of c rounds to 1.
+// sign * (log sum exp z - z_c). As the softmax of the others is taken relative to their own largest logit, nothing
+// cancels or vanishes where that of c rounds to 1.
 template <class T>
 PYROBUST_HD RowLoss cross_entropy(const T* z, int64_t classes, int64_t c, double sign, T* slope) {
   double largest = -kInfinity;
@@ -137,8 +137,8 @@ PYROBUST_HD RowLoss ratio(const T* z, int64_t classes, int64_t up, int64_t down,
 
 }  // namespace logits
 
-// The loss of logits z [classes], and its scaled slope [classes]. y and target are classes, of which a loss may need
-// one.
+// The loss of logits z [classes], and its scaled slope [classes]. y and target are classes; a loss may need only one of
+// them.
 template <class T>
 PYROBUST_HD RowLoss logit_loss(LogitLoss loss, const T* z, int64_t classes, int64_t y, int64_t target, T* slope) {
   using namespace logits;
@@ -166,7 +166,7 @@ constexpr uint8_t kStanding = 0, kFooled = 1, kClose = 2;
 
 // What a verdict needs of a row. Maxima, of which NaN is the largest, do not depend on the order of the classes.
 struct VerdictTerms {
-  double other = -logits::kInfinity;  // the largest logit but the label's
+  double other = -logits::kInfinity;  // the largest logit except the label's
   double size = 0;                    // the largest |z|
 
   PYROBUST_HD void see(double z, bool label) {

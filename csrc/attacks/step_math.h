@@ -1,4 +1,4 @@
-// Elementwise attack steps, on host and device: sums that are never further from x than the exact ones.
+// Elementwise attack steps, on host and device: rounded sums are never further from x than the exact sums.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ template <class R>
 using WordOf = std::conditional_t<sizeof(R) == 8, int64_t, int32_t>;
 
 // x + z rounded to the side of x: the sum s and its error e, s + e = x + z exactly (Knuth's TwoSum), then one step of s
-// towards x where it lies beyond. Without branches, so that loops over it become vector code.
+// towards x where s lies beyond the exact sum. Without branches, so that loops over it become vector code.
 template <class R>
 PYROBUST_HD R add_toward_first(R x, R z) {
   using Word = WordOf<R>;
@@ -26,7 +26,7 @@ PYROBUST_HD R add_toward_first(R x, R z) {
   const R back = s - x;
   const R e = (x - (s - back)) + (z - back);
   const Word beyond = static_cast<Word>((z > 0) & (e < 0)) | static_cast<Word>((z < 0) & (e > 0));
-  const Word outward = static_cast<Word>((s > 0) == (z > 0));  // s is not zero where it is beyond: such a sum is exact
+  const Word outward = static_cast<Word>((s > 0) == (z > 0));  // where s is beyond, it is not zero: a zero sum is exact
   return bits<R>(static_cast<Word>(bits<Word>(s) + beyond * (1 - 2 * outward)));
 }
 

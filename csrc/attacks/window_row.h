@@ -30,7 +30,8 @@ class WindowRow {
     second_ = corner(u + 2);
   }
 
-  // Moves what the second window has of the budget, and what the image has not used of it, into the first.
+  // Moves the second window's share of the budget, and what the image has not used of the budget, into the first
+  // window.
   PYROBUST_GROUP void propose(double radius) {
     double used[1] = {0};
     for_slots<0>(group_, windows_.channels * windows_.height * windows_.width,
@@ -46,7 +47,7 @@ class WindowRow {
   };
   static constexpr double kTiny = 1e-12;  // keeps a quotient finite
 
-  // The budget that a change spends, the square or the absolute value, and the length of which it is the budget.
+  // The budget that a change spends (its square or absolute value), and the length that corresponds to a budget.
   PYROBUST_GROUP static double size(double a) { return kL2 ? a * a : std::fabs(a); }
   PYROBUST_GROUP static double length(double budget) { return kL2 ? std::sqrt(budget) : budget; }
 
@@ -66,7 +67,8 @@ class WindowRow {
   PYROBUST_GROUP double changed(int64_t i) const {
     return static_cast<double>(to_float(best_[i])) - static_cast<double>(to_float(x_[i]));
   }
-  // f(i, row, column) for the calling thread's pixels of a window: i counts them, row and column are of the image.
+  // f(i, row, column) for the calling thread's pixels of a window: i counts them, row and column are those of the
+  // image.
   template <class F>
   PYROBUST_GROUP void each(const Corner& corner, const F& f) const {
     for_slots<0>(group_, windows_.tall * windows_.wide,
@@ -74,7 +76,7 @@ class WindowRow {
   }
 
   PYROBUST_GROUP void channel(int64_t c, double unused) {
-    double had[2] = {0, 0};  // the first window, and the second without what it shares with the first
+    double had[2] = {0, 0};  // the first window, and the second one without its overlap with the first
     each(first_,
          [&](int64_t, int64_t row, int64_t column) { had[0] += size(changed(windows_.offset(c, row, column))); });
     each(second_, [&](int64_t, int64_t row, int64_t column) {
@@ -91,9 +93,9 @@ class WindowRow {
     each(first_, [&](int64_t i, int64_t row, int64_t column) { sum[0] += size(raw(i, row, column)); });
     group_.add(sum);
     const double factor = length(budget) / (length(sum[0]) + kTiny);
-    double rest = 1;  // of what clipping leaves as it is, the factor that spends the budget
+    double rest = 1;  // the factor on what clipping does not change that spends the budget
     if constexpr (kL2) {
-      double part[2] = {0, 0};  // what clipping leaves, and what it changes
+      double part[2] = {0, 0};  // what clipping does not change, and what it changes
       each(first_, [&](int64_t i, int64_t row, int64_t column) {
         const double a = raw(i, row, column) * factor, b = clip(a, windows_.offset(c, row, column));
         part[a == b ? 0 : 1] += b * b;

@@ -1,4 +1,5 @@
-// Outward arithmetic: every operation in float64, then moved up or down by at least a step of float64.
+// Outward arithmetic: every operation is in float64, and its result is then moved up or down by at least a step of
+// float64.
 #pragma once
 
 #include <cmath>
@@ -24,7 +25,7 @@ class Outward {
   explicit Outward(bool sound) : step_(sound ? 0x1p-52 : 0), tiny_(sound ? 0x1p-1074 : 0), sound_(sound) {}
 
   bool sound() const { return sound_; }
-  // At least the real number whose nearest float64 a is; for down, at most.
+  // At least the real number whose nearest float64 is a; for down, at most.
   double up(double a) const { return a + (std::fabs(a) * step_ + tiny_); }
   double down(double a) const { return a - (std::fabs(a) * step_ + tiny_); }
 
@@ -61,7 +62,7 @@ class Outward {
   }
 
   // Upper bound of the rounding error, in float64, of a few sums and products of total magnitude `size`. Zero at zero
-  // for float32, where underflow in float64 is negligible beside the bound of underflow in float32.
+  // for float32, because underflow in float64 is negligible beside the bound of underflow in float32.
   template <class T>
   double rounding_error(double size) const {
     return size * (8 * step_) + (sizeof(T) == sizeof(double) ? tiny_ : 0);

@@ -29,7 +29,7 @@ PYROBUST_HD ReluRelaxation<T> relu_relaxation(T l, T u, T slope) {
   return {u > -l ? T(1) : slope, chord, (T(1) - chord) * u};
 }
 
-// Computes of_l and of_u, the derivatives by the range, from those by slope and intercept of the chord.
+// Computes of_l and of_u, the derivatives by the range's ends, from those by slope and intercept of the chord.
 template <class T>
 PYROBUST_HD void relu_relaxation_backward(T l, T u, T slope, T of_slope, T of_intercept, T& of_l, T& of_u) {
   of_l = of_u = T(0);

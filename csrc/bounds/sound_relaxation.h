@@ -49,11 +49,11 @@ inline Values prelu_values(double l, double u, double least, double most, const 
   return {std::min(low_at(l), low_at(u)), std::max(high_at(l), high_at(u))};
 }
 
-// Its relaxation. Slopes of at most 1 make it convex, others concave: on an unstable neuron the line on the outer side is
-// a chord, and the one inside, of the identity where u > -l, else of the slope below, goes through zero.
+// Its relaxation. Slopes of at most 1 make it convex, others concave: on an unstable neuron, the outer line is a chord,
+// and the inner line goes through zero with slope 1 where u > -l, else with the slope below zero.
 template <class T>
 LinearRelaxation<T> relax_prelu(double l, double u, double least, double most, const Outward& out) {
-  // Below zero, a smaller slope than any is an upper bound.
+  // Below zero, a slope smaller than all others gives an upper bound.
   const T above = out.down_to<T>(least), below = out.up_to<T>(most);
   if (l >= 0) return {T(1), T(1), 0, 0};
   if (u <= 0) return {below, above, 0, 0};

@@ -22,7 +22,7 @@ void check(bool holds, const Args&... message) {
   throw std::runtime_error(text.str());
 }
 
-// A tensor's shape for a message; written only where the check fails.
+// A tensor's shape for a message; composed only if the check fails.
 struct shape_of {
   const Tensor& t;
   explicit shape_of(const Tensor& tensor) : t(tensor) {}

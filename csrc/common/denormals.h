@@ -7,8 +7,8 @@
 
 namespace pyrobust::cpu {
 
-// Switches flush-to-zero and denormals-are-zero off, and restores them at the end of the scope. With them a sum of
-// subnormals would be zero, and a violated constraint would count as proved.
+// Switches flush-to-zero and denormals-are-zero off, and restores them at the end of the scope. With these modes a sum
+// of subnormals would be zero, and a violated constraint would count as proved.
 class KeepDenormals {
  public:
 #ifdef __x86_64__

@@ -68,7 +68,7 @@ PYROBUST_HD T round_toward(double a, double target) {
 
 // Rounds non-negative numbers to float16 so that their sum never grows. Below 2^-13, where float16 numbers are the
 // multiples of 2^-24, rounding every number toward zero could halve the sum of a long row. There a number is rounded up
-// where what earlier numbers lost covers it.
+// if the amounts that earlier numbers lost cover the increase.
 class HalfTruncation {
  public:
   // At most cap.

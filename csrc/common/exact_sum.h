@@ -43,7 +43,7 @@ class ExactSum {
     put(ph * qh, exponent + 64, negative);
   }
 
-  // -1, 0 or 1, as the sum is below, at or above zero.
+  // -1, 0 or 1 for a sum below, at or above zero.
   PYROBUST_HD int sign() {
     carry();
     if (digit_[kDigits - 1] < 0) return -1;
@@ -53,7 +53,7 @@ class ExactSum {
   }
 
  private:
-  // 4196 bits for squares of the largest numbers down to squares of the smallest, and 60 for the count of terms.
+  // 4196 bits from squares of the largest numbers down to squares of the smallest, and 60 for the count of terms.
   static constexpr int kDigits = 136;
   static constexpr int kLowest = -2148;
   static constexpr uint32_t kBeforeCarry = 1u << 29;

@@ -7,10 +7,10 @@
 
 namespace pyrobust {
 
-// Floats of 24 bits hold all integers up to kExact, and are nearest to one multiple of a step alone below kDistinct.
+// Floats of 24 bits hold all integers up to kExact, and below kDistinct are nearest to only one multiple of a step.
 inline constexpr int64_t kExact = int64_t{1} << 24, kDistinct = int64_t{1} << 23;
 
-// The multiples of a step p/q that values of type X are the Nearest, float or double, nearest to.
+// The multiples of a step p/q to which values of type X are the nearest numbers of type Nearest, float or double.
 template <class Nearest, class X>
 class GridLevels {
  public:
@@ -21,8 +21,8 @@ class GridLevels {
         q_(static_cast<double>(q)),
         divisor_(static_cast<Nearest>(q)) {}
 
-  // Writes the multiple of each x. Returns the place of the first x that is none, from which levels are unspecified; n
-  // where all are. levels: [n], or null.
+  // Writes the multiple of each x. Returns the place of the first x that is not a multiple, from which on levels are
+  // unspecified; n if all are. levels: [n], or null.
   int64_t convert(const X* x, int64_t n, int32_t* levels) const {
     constexpr int64_t kBlock = 1024;
     int32_t scratch[kBlock];
@@ -39,7 +39,7 @@ class GridLevels {
 
  private:
   bool convert_one(X x, int32_t& k) const {
-    // Adding and subtracting 1.5·2^52 rounds to the nearest integer what is below 2^51; the rest stays above the limit.
+    // Adding and subtracting 1.5·2^52 rounds numbers below 2^51 to the nearest integer; others stay above the limit.
     constexpr double kRound = 6755399441055744.0;
     const double rounded = (static_cast<double>(x) * q_ / p_ + kRound) - kRound;
     // Below the limit k·p is below kExact, so that the division is the only rounding; NaN is not.

@@ -15,7 +15,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// On a GPU one instruction rounds; NaN, whose bits it chooses otherwise, is selected before.
+// On a GPU one instruction rounds; NaN, for which it chooses other bits, is handled before.
 PYROBUST_HD BFloat16 to_bfloat16(float value) {
 #ifdef __CUDA_ARCH__
   uint16_t nearest;

@@ -12,7 +12,8 @@
 
 namespace pyrobust::cpu {
 
-// Rows are cut into chunks of this many elements, whose sums are added in order: the same bits on any number of threads.
+// Rows are cut into chunks of this many elements, whose sums are added in order, so that the bits do not depend on the
+// number of threads.
 inline constexpr int64_t kChunk = 16384;
 
 // Rows of at most kShortRow elements are processed kShortRows at a time, one SIMD lane each.
@@ -42,7 +43,7 @@ void for_rows(int64_t rows, int64_t n, int threads, const ParallelFor& parallel_
 }
 
 // Calls open(first, count), which processes `count` rows from `first` on and returns a bit for each row left undone,
-// then row(i) for those.
+// then row(i) for the rows left undone.
 template <class Open, class RowFn>
 void for_short_rows(int64_t rows, int64_t n, const ParallelFor& parallel_for, const Open& open, const RowFn& row) {
   const int64_t groups = (rows + kShortRows - 1) / kShortRows;
@@ -66,7 +67,7 @@ class FirstRow {
     while (row < before && !first_.compare_exchange_weak(before, row)) {
     }
   }
-  // The row, or -1 where none was noted.
+  // The row, or -1 if none was noted.
   int64_t row() const { return first_.load() == rows_ ? -1 : first_.load(); }
 
  private:

@@ -42,7 +42,7 @@ inline void check_out(const char* op, const Tensor& out, const Tensor& v) {
   check_same_device(op, "out", out, v);
 }
 
-// Step from a row's value to the next: 0 where all rows share the one value of [1].
+// Step from one row's value to the next: 0 if all rows share the single value of [1].
 inline int64_t row_stride(const Tensor& values) { return values.size(0) == 1 ? 0 : 1; }
 
 inline void check_finite(const char* op, const char* argument, int64_t bad_row) {

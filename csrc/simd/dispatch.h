@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-// The levels, lowest first: row(name, whether this machine runs it, ...). A new one is a row here, a block in
+// The levels, lowest first: row(name, whether this machine runs it, ...). A new level needs a row here, a block in
 // simd/foreach_level.h and its simd/vec_<name>.h.
 #ifdef __x86_64__
 #define PYROBUST_RUNS_AVX2 \
@@ -29,7 +29,7 @@ enum class Simd { PYROBUST_LEVELS(PYROBUST_ENUMERATOR, ) };
 std::vector<Simd> simd_levels();
 // The level in use: the highest, unless set_simd_level chose another.
 Simd simd_level();
-// Returns false, and changes nothing, where the machine cannot run that level.
+// Returns false, and changes nothing, if the machine cannot run that level.
 bool set_simd_level(Simd level);
 
 const char* simd_name(Simd level);

@@ -5,9 +5,9 @@
 //   PYROBUST_SCALAR  defined at the level of plain C++ alone
 // and then leaves the file to its last pass, with none of them defined: the accessor that chooses a level.
 //
-// The attribute stands on functions, not on the object: under -mavx2 the inline functions of shared headers would use
-// AVX2 too, and the linker might keep those copies for every level. For the same reason a level's code is in an unnamed
-// namespace.
+// The attribute is set on functions, not on the object file: under -mavx2 the inline functions of shared headers would
+// use AVX2 too, and the linker might keep those copies for every level. For the same reason a level's code is in an
+// unnamed namespace.
 
 // The header of the level being compiled: PYROBUST_LEVEL_HEADER(simd/vec) is "simd/vec_avx2.h" at AVX2.
 #ifndef PYROBUST_LEVEL_HEADER

@@ -16,7 +16,7 @@ struct V {
   __m256d low, high;
 };
 constexpr int64_t kRegisters = 2;  // of the machine, in V and in W
-constexpr int kSums = 4;           // vectors of sums that the registers hold beside their factors
+constexpr int kSums = 4;           // number of vectors of sums that the registers hold beside their factors
 
 PYROBUST_TARGET inline V splat(double a) { return {_mm256_set1_pd(a), _mm256_set1_pd(a)}; }
 PYROBUST_TARGET inline V load(const float* p) {
@@ -60,8 +60,8 @@ PYROBUST_TARGET inline __m128i narrow(__m256d mask) {
   return _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(_mm256_castpd_si256(mask), halves));
 }
 
-// Four lanes: nearest, then one step on the bits where that went past a. As ordered integers negative floats count
-// down, and both zeros are next to the smallest numbers.
+// Four lanes: rounding to nearest, then one step on the bits where that went past a. As ordered integers, negative
+// floats count down, and both zeros are next to the smallest numbers.
 PYROBUST_TARGET inline __m128 toward(__m256d a, __m256d target) {
   const __m128 nearest = _mm256_cvtpd_ps(a);
   const __m256d value = _mm256_cvtps_pd(nearest);
@@ -88,7 +88,7 @@ PYROBUST_TARGET inline void put_nearest(float* p, V a) {
 }
 PYROBUST_TARGET inline void put_nearest(double* p, V a) { put(p, a); }
 
-// Toward zero the nearest is off by at most one step down, and never from zero.
+// Toward zero, the nearest number is off by at most one step, and never at zero.
 PYROBUST_TARGET inline __m128 truncated(__m256d a) {
   const __m256d sign = _mm256_set1_pd(-0.0);
   const __m128 nearest = _mm256_cvtpd_ps(a);

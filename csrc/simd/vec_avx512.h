@@ -13,7 +13,7 @@ namespace {
 
 using V = __m512d;
 constexpr int64_t kRegisters = 1;  // of the machine, in V and in W
-constexpr int kSums = 24;          // vectors of sums that the registers hold beside their factors
+constexpr int kSums = 24;          // number of vectors of sums that the registers hold beside their factors
 
 PYROBUST_TARGET inline V splat(double a) { return _mm512_set1_pd(a); }
 PYROBUST_TARGET inline V load(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }

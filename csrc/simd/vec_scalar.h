@@ -22,7 +22,7 @@ struct V {
   Pair part[4];
 };
 constexpr int64_t kRegisters = 4;  // of a V
-constexpr int kSums = 4;           // vectors of sums that the registers hold beside their factors
+constexpr int kSums = 4;           // number of vectors of sums that the registers hold beside their factors
 
 #define PYROBUST_PARTS(Type, expression)                  \
   Type out;                                               \
@@ -54,14 +54,14 @@ inline V mul(V a, V b) { PYROBUST_PARTS(V, a.part[i] * b.part[i]) }
 // a b + c, rounded once or twice: hardware rounds once, so bits may differ between levels.
 inline V fused(V a, V b, V c) { PYROBUST_PARTS(V, a.part[i] * b.part[i] + c.part[i]) }
 inline V div(V a, V b) { PYROBUST_PARTS(V, a.part[i] / b.part[i]) }
-// As in hardware: the second argument where either is NaN.
+// As in hardware, the second argument if either is NaN.
 inline V min(V a, V b) { PYROBUST_PARTS(V, a.part[i] < b.part[i] ? a.part[i] : b.part[i]) }
 inline V max(V a, V b) { PYROBUST_PARTS(V, a.part[i] > b.part[i] ? a.part[i] : b.part[i]) }
 // The bits of b where a bit of `chosen` is set, else those of a.
 inline Pair merge(Pair a, Pair b, int64_t chosen) { return (Pair)(((PairBits)a & ~chosen) | ((PairBits)b & chosen)); }
 constexpr int64_t kSign64 = std::numeric_limits<int64_t>::min();
 inline V abs(V a) { PYROBUST_PARTS(V, merge(a.part[i], Pair{}, kSign64)) }
-// The first with the sign of the second.
+// The first argument with the sign of the second.
 inline V with_sign(V a, V b) { PYROBUST_PARTS(V, merge(a.part[i], b.part[i], kSign64)) }
 // a < b ? yes : no
 inline V where_less(V a, V b, V yes, V no) { PYROBUST_PARTS(V, a.part[i] < b.part[i] ? yes.part[i] : no.part[i]) }

@@ -63,7 +63,7 @@ inline void check_batch(const NoiseBatch& batch) {
         op, ": out: expected memory of its own, got some of that of ", name);
 }
 
-// Returns the elements of an image, which its counter words must suffice for.
+// Returns the number of elements of an image, which its counter words must be able to count.
 inline int64_t image_size(const NoiseBatch& batch) {
   const auto& [op, name, out, x] = batch;
   int64_t size = 1;

@@ -1,10 +1,10 @@
 // Gaussian noise rounded to a grid, in integers: which integer the random words of an element give. Host, device and
-// every SIMD kernel give the same one, because nothing is rounded.
+// every SIMD kernel give the same integer, because nothing is rounded.
 //
-// The element's 32-bit word w and, where that does not decide the integer, a second and a third word (of the two
-// domains that follow) make 96 bits U. J is the number of the distribution's cell that U falls into. The cells lie
-// symmetrically, so bit 95 is the sign (set: positive), and |J| counts the thresholds above V, the other 95 bits,
-// inverted where J is positive.
+// The element's 32-bit word w and, if that does not decide the integer, a second and a third word (of the two next
+// domains) form 96 bits U. J is the number of the distribution's cell that U falls into. The cells lie symmetrically,
+// so bit 95 is the sign (set: positive), and |J| counts the thresholds above V, the other 95 bits, inverted where J is
+// positive.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ inline constexpr int kMantissa = 23;
 
 // thresholds: three words each, the 31 leading bits first, in an order that does not increase. guide: an entry for each
 // cell of the scale of guide_place, entry_bits = 23 - log2(cells an octave): in the upper bits the number of thresholds
-// above the cell, in the lower ones those of the place of a threshold inside.
+// above the cell, in the lower bits the lower bits of the place of a threshold inside.
 struct GridTable {
   const uint32_t* guide;
   const uint32_t* thresholds;
@@ -38,7 +38,8 @@ PYROBUST_HD uint32_t guide_place(uint32_t v) {
 }
 
 // |J|, or tail = count, of a draw that the guide does not decide. low: the thresholds above the guide's cell. The few
-// inside are tried one after the other: a search of all would wait for a branch and for memory at every step.
+// thresholds inside are tried one after the other: a search among all would wait for a branch and for memory at every
+// step.
 PYROBUST_HD int32_t count_above(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                                 int word, uint32_t v, uint32_t flip, uint32_t low) {
   const uint32_t count = static_cast<uint32_t>(table.count);
@@ -80,13 +81,13 @@ PYROBUST_HD void grid_noise4(const GridTable& table, NoiseKey key, uint32_t imag
   }
 }
 
-// The image's integer and the noise; it wraps where no integer holds the sum.
+// The sum of the image's integer and the noise; it wraps if no integer type holds it.
 PYROBUST_HD int32_t grid_sum(int32_t k, int32_t j) {
   return static_cast<int32_t>(static_cast<uint32_t>(k) + static_cast<uint32_t>(j));
 }
 
-// The element of the batch for the sum of the image's integer and the noise: p/q times it, by one rounding where the
-// product is exact.
+// The element of the batch for the sum of the image's integer and the noise: p/q times it, with a single rounding if
+// the product is exact.
 template <class Real>
 PYROBUST_HD Real grid_value(int32_t sum, Real p, Real q) {
   return static_cast<Real>(sum) * p / q;

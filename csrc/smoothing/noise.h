@@ -2,7 +2,7 @@
 // deviation. Host, device and every SIMD kernel compute exactly these float32 operations (fused multiply-adds where
 // written, no others, round to nearest), so that one seed gives one set of bits everywhere.
 //
-//   key     = the 64-bit seed, or the 64-bit hash of seed and image where a run brings its own
+//   key     = the 64-bit seed, or the 64-bit hash of seed and image if a run has its own key
 //   counter = (element / 4, sample index, image index, domain), 32 bits each
 //   element = index in the image's contiguous order
 //   domain  = stage << 8 | family
@@ -76,8 +76,8 @@ PYROBUST_HD float sqrt32(float a) {
 #endif
 }
 
-// -2 ln((w + 1/2) / 2^31) >= 0 for a word of 31 bits. The half keeps w = 0 finite; conversion to float keeps the tail's
-// resolution.
+// -2 ln((w + 1/2) / 2^31) >= 0 for a word of 31 bits. Adding 1/2 keeps the result finite at w = 0; conversion to float
+// keeps the tail's resolution.
 PYROBUST_HD float minus_two_log(uint32_t w) {
   const float v = static_cast<float>(static_cast<int32_t>(w)) + 0.5f;
   const uint32_t shifted = bits<uint32_t>(v) - kSqrtHalfBits;

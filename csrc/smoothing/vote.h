@@ -8,7 +8,7 @@
 
 namespace pyrobust {
 
-// The best class so far. `invalid` once a NaN or +inf was seen.
+// The best class so far. `invalid` is set once a NaN or +inf has been seen.
 template <class Real>
 struct Vote {
   Real best;

@@ -11,8 +11,8 @@ namespace pyrobust::cpu {
 using cuda::Windows;
 
 // out [rows, n]: images best with one window changed, or in l1 their changes of x, not yet projected. best, x: [rows, n];
-// u: [rows, 5 + channels]; patterns: [2][tall * wide]; radius: [rows]. In float64 on one thread a row: the CUDA
-// kernel's arithmetic, not the order of its sums.
+// u: [rows, 5 + channels]; patterns: [2][tall * wide]; radius: [rows]. In float64 on one thread per row: with the CUDA
+// kernel's arithmetic, but another order of sums.
 template <class T>
 void square_window(const T* best, const T* x, const T* u, const double* patterns, const double* radius, bool l2, T* out,
                    int64_t rows, const Windows& windows, double lower, double upper, const ParallelFor& parallel_for);

@@ -28,7 +28,7 @@ int64_t linf_momentum_step(const T* x_adv, const T* grad, const T* x, const T* b
                            int64_t rows, int64_t n, double lower, double upper, const ParallelFor& parallel_for);
 
 // out = (x_adv - x) + (step / m) sign(grad) on the m elements whose |grad| reaches the keep-th largest of the row (ties
-// included, zeros not), of those whose step stays in [lower, upper].
+// included, zeros not), among those whose step stays in [lower, upper].
 template <class T>
 void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride, const int64_t* keep,
              int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower, double upper,

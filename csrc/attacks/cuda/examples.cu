@@ -7,7 +7,7 @@ namespace pyrobust::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kPerThread = 8;  // words of a row, or elements, where the row is no longer than the blocks along it
+constexpr int64_t kPerThread = 8;  // words of a row, or elements, if the row is no longer than the blocks along it
 
 // A thread copies one `Word` at a time; rows are whole words, and the pointers are aligned to them.
 template <class Word>
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The blocks for rows of `words`: enough along a row, within reason.
+// The grid for rows of `words`: enough blocks along a row, up to a limit.
 dim3 blocks(int64_t rows, int64_t words) {
   const int64_t along = (words + kThreads * kPerThread - 1) / (kThreads * kPerThread);
   return dim3(static_cast<unsigned>(std::clamp<int64_t>(along, 1, 256)),

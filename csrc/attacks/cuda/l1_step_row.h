@@ -62,7 +62,7 @@ class L1StepRow {
       return to_float(T{static_cast<uint16_t>(word)});
   }
 
-  // Finds the keep-th largest |gradient|, two bits at a time, or any smaller number above the next element.
+  // Finds, two bits at a time, the keep-th largest |gradient| or any smaller number above the next smaller element.
   PYROBUST_GROUP Word kth_largest(int64_t keep) {
     Word prefix = 0;
     for (int shift = kBits - 2; shift >= 0; shift -= 2) {

@@ -1,5 +1,5 @@
 // One thread for each row: a row is a few hundred bytes, negligible beside the forward pass that produced it. The
-// verdict of longer rows takes a warp for each; a loss is a sum, whose bits would depend on how threads share it.
+// verdict of longer rows takes a warp for each row; a loss is a sum, whose bits would depend on how threads share it.
 #include "attacks/cuda/logits.h"
 
 #include <algorithm>

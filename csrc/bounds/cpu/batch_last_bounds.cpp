@@ -8,9 +8,9 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Neurons of one partial sum: adding partial sums rounds less than one running sum.
+// Number of neurons of a partial sum: partial sums have smaller rounding errors than one running sum.
 constexpr int64_t kTerms = 64;
-// Elements that justify a task of their own.
+// Number of elements that justify a task of their own.
 constexpr int64_t kTask = 16384;
 
 template <class T>
@@ -33,8 +33,8 @@ void for_neurons(int64_t size, const BatchLastSizes& sizes, const ParallelFor& p
   });
 }
 
-// Calls one(k, sum), which adds the contribution of neuron k to sum [rows, lanes]; the same bits on any number of
-// threads.
+// Calls one(k, sum), which adds the contribution of neuron k to sum [rows, lanes]; the bits do not depend on the number
+// of threads.
 template <class T, class One>
 void sum_over_neurons(T* total, const BatchLastSizes& sizes, const ParallelFor& parallel_for, const One& one) {
   const int64_t size = sizes.rows * sizes.lanes, parts = (sizes.n + kTerms - 1) / kTerms;

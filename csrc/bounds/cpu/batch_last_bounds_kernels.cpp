@@ -58,8 +58,8 @@ PYROBUST_TARGET void relu_backward(const BatchLastNeuron<T>& z, const T* of_cent
   }
 }
 
-// Examples whose linear relaxation stays in the first-level cache during the loop over the rows, each read in memory
-// order.
+// Number of examples whose linear relaxation stays in the first-level cache during the loop over the rows, which are
+// read in memory order.
 constexpr int64_t kBlock = 128;
 
 // The relaxation of bounds/relu_relaxation.h for a block of examples.

@@ -7,7 +7,7 @@
 
 namespace pyrobust::cpu {
 
-// The box of one neuron and its coefficients in each row.
+// The box of one neuron, and its coefficients in all rows.
 template <class T>
 struct BatchLastNeuron {
   const T *center, *radius;  // [lanes]; radius: one number where it is shared

@@ -8,11 +8,11 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Examples whose planes stay in the second-level cache during the loop over all output planes.
+// Number of examples whose planes stay in the second-level cache during the loop over all output planes.
 constexpr int64_t kLaneChunk = 144;
-// Input planes of one task of the weight gradient.
+// Number of input planes of one task of the weight gradient.
 constexpr int64_t kInputs = 4;
-// Elements of a packed row.
+// Number of elements of a packed row.
 constexpr int64_t kPacked = 8192;
 
 // Splits the planes into blocks of 8, 4, 3, 2 or 1, at most `largest`.
@@ -105,7 +105,7 @@ void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out,
   });
 }
 
-// Neighbouring places of a row of y that use the same columns of the kernel, kernel to kernel + wide - 1.
+// Neighbouring places in a row of y that use the same kernel columns: kernel to kernel + wide - 1.
 struct Run {
   int64_t kernel, wide, begin, end;
 };
@@ -135,7 +135,7 @@ std::vector<Run> runs_of(int64_t columns, const BatchLastConvSizes& sizes) {
 }
 
 // Packs `count` planes of a row for a range of examples as [width, vectors, block, kConvLanes]. The last vector ends at
-// the last example, with zeros where it overlaps the one before; a single partial vector is padded with zeros.
+// the last example, with zeros where it overlaps the vector before; a single partial vector is padded with zeros.
 template <class T>
 void pack(const T* y, int64_t plane, int64_t lanes, int64_t width, int64_t block, int64_t count, T* packed) {
   constexpr int64_t n = kConvLanes<T>;
@@ -186,7 +186,7 @@ void batch_last_conv_weight(const T* x, const T* y, T* weight, const BatchLastCo
   const auto blocks = blocks_of(sizes.outputs, kernels.block);
   const auto runs = runs_of(kernels.columns, sizes);
   const int64_t parts = (sizes.inputs + kInputs - 1) / kInputs;
-  // as many vectors at a time as leave a packed row in the first-level cache
+  // so many vectors at a time that a packed row stays in the first-level cache
   const int64_t most = std::max<int64_t>(1, (lanes + n - 1) / n);
   const int64_t chunk = n * std::clamp<int64_t>(kPacked / (sizes.y_width * kernels.block * n), 1, most);
 

@@ -1,5 +1,5 @@
 // Convolutions in batch-last layout: the examples are innermost, so that a weight is one number for all SIMD lanes, and
-// neither few channels nor strides leave part of a vector unused.
+// no part of a vector is unused because of few channels or strides.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ static_assert(kCount<float> == kConvLanes<float> && kCount<double> == kConvLanes
 template <class T>
 using Lanes = decltype(broadcast(T(0)));
 
-// Loads a vector, or the n < kCount examples that exist.
+// Loads a full vector, or only the n < kCount examples that exist.
 template <bool kPartial, class T>
 PYROBUST_TARGET inline Lanes<T> get(const T* p, int64_t n) {
   if constexpr (kPartial) return load_up_to(p, 0, n);

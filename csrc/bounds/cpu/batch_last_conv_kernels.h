@@ -38,16 +38,16 @@ struct ConvStrip {
   int64_t x_stride;  // from the input of one place to that of the next
   int64_t x_column;  // from one kernel column to the next
   int64_t places, vectors;
-  int64_t last;     // where the last vector begins in x: it may overlap the one before, where y is zero
-  int64_t partial;  // number of examples where they do not fill a vector, else 0
-  T* sums;          // [block, ..., columns, lanes of a vector], sums_plane from one of the block to the next
+  int64_t last;     // where the last vector begins in x; where it overlaps the vector before, y is zero
+  int64_t partial;  // number of examples if they do not fill a vector, else 0
+  T* sums;          // [block, ..., columns, lanes of a vector], sums_plane from one plane of the block to the next
   int64_t sums_plane;
 };
 
 template <class T>
 struct BatchLastConvKernels {
-  int64_t block;    // output planes at a time, at most
-  int64_t columns;  // kernel columns at a time, at most
+  int64_t block;    // largest number of output planes at a time
+  int64_t columns;  // largest number of kernel columns at a time
   // block is 8, 4, 3, 2 or 1
   void (*place)(int64_t block, const ConvPlace<T>& at, const KernelElement* elements, int64_t count);
   // columns is 3, 2 or 1

@@ -9,7 +9,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Neurons whose linear relaxation stays in the first-level cache during the loop over all rows.
+// Number of neurons whose linear relaxation stays in the first-level cache during the loop over all rows.
 constexpr int64_t kBlock = 512;
 
 // The linear relaxation of neurons first .. first + n - 1, padded with zeros to whole vectors.

@@ -1,4 +1,4 @@
-// The inner loops of relax_coefficients, one set for each instruction set, all with the same bits.
+// The inner loops of relax_coefficients, one set for each instruction set, all with bitwise equal results.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Independent partial sums, so that additions overlap.
+// Number of independent partial sums, so that additions overlap.
 constexpr int64_t kChains = 8;
 
 // Returns the sum of step(k) over n elements.

@@ -1,6 +1,6 @@
 // relax_coefficients. Forward: one block of threads for each row, which sums the bias. Backward: one thread for each
-// neuron, in a loop over the rows, so that neighbouring threads read neighbouring elements. Relaxations are recomputed:
-// cheaper than storing.
+// neuron, in a loop over the rows, so that neighbouring threads read neighbouring elements. Relaxations are recomputed,
+// which is cheaper than storing them.
 #include "bounds/cuda/relax_coefficients.h"
 
 #include <algorithm>

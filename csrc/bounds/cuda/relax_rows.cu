@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 1 << 20;
 constexpr int64_t kShort = 1024;
 
-// Writes a only where kRelax.
+// Writes a only with kRelax.
 template <class T, int kLanes, bool kRelax>
 __global__ void __launch_bounds__(kThreads)
     relax_rows_kernel(const T* a, T* relaxed, const int64_t* image, const T* lower_slope, const T* upper_slope,

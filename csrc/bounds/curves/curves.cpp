@@ -95,7 +95,7 @@ constexpr CurveKernels kCurveKernels = {bound_any, relax_any};
 namespace pyrobust::cpu {
 namespace {
 
-// What values, and intercepts, lie further out than the curve's.
+// By how much values, and intercepts, lie further out than those of the curve.
 struct Distance {
   double below, above;
 };
@@ -119,7 +119,7 @@ class Beyond {
   double jump_ = 0;
 };
 
-// Ranges with those below zero mirrored for a reciprocal, 1 / z = -(1 / -z).
+// Ranges; for a reciprocal, those below zero are mirrored, as 1 / z = -(1 / -z).
 class Mirrored {
  public:
   Mirrored(const CurveFunction& function, int64_t n, const double* l, const double* u) : l_(l), u_(u) {

@@ -81,7 +81,7 @@ class BackwardPass<T>::Impl {
     }
   }
 
-  // Improves the bounds by better slopes, each step from the gradient at the last.
+  // Improves the bounds by better slopes; each step uses the gradient at the last slopes.
   void search(double* bounds) {
     const SlopeSearch& search = *options_.search;
     const bool neurons = tile_->paired, decides = neurons || search.decides;
@@ -90,7 +90,7 @@ class BackwardPass<T>::Impl {
     for (int64_t step = 1; step <= search.iterations; ++step) {
       bool ended = true;
       for (int64_t lane = 0; lane < tile_->count; ++lane) {
-        // A neuron that is known to be stable needs neither bound improved.
+        // A neuron that is known to be stable needs no further improvement of either bound.
         const bool decided = decides && (bounds[lane] > 0 || (neurons && bounds[lane ^ 1] > 0));
         ended &= decided || idle[lane] >= search.patience;
       }
@@ -163,11 +163,11 @@ class BackwardPass<T>::Impl {
     return network_.layer(i).shape.channels * part(i).window.height() * part(i).window.width();
   }
 
-  // Returns the memory of layer i's part, zeroed where several layers write to it, or one that writes only a part.
+  // Returns the memory of layer i's part, zeroed if several layers write to it or one layer writes only some of it.
   T* memory(int64_t i, bool zeros) {
     Part<T>& p = part(i);
     if (p.a == nullptr) {
-      p.a = memory_.take((size_of(i) + 1) * L);  // a spare neuron behind the last
+      p.a = memory_.take((size_of(i) + 1) * L);  // a spare neuron after the last one
       if (zeros || p.consumers > 1) std::memset(p.a, 0, static_cast<size_t>(size_of(i) * L) * sizeof(T));
     }
     return p.a;
@@ -202,7 +202,8 @@ class BackwardPass<T>::Impl {
     part(i).alive = alive_.data();
   }
 
-  // Keeps the coefficients of the outputs of a linear layer that occur in the tile alone: it may have many others.
+  // Keeps only the coefficients of those outputs of a linear layer that occur in the tile; the layer may have many
+  // others.
   void start_at_outputs(int64_t i) {
     for (int64_t lane = 0; lane < tile_->count; ++lane)
       outputs_.push_back(other_neuron(tile_->neuron[lane], tile_->label));
@@ -218,7 +219,7 @@ class BackwardPass<T>::Impl {
       });
   }
 
-  // Calls put(neuron, coefficient) for the neurons of a lane, and takes in its value at their origins.
+  // Calls put(neuron, coefficient) for the neurons of a lane, and adds the lane's value at their origins.
   template <class F>
   void start_lane(int64_t i, int64_t lane, const F& put) {
     const T sign = tile_->sign[lane];
@@ -246,7 +247,7 @@ class BackwardPass<T>::Impl {
     }
     add_origins(value, size, n, lane);
   }
-  // The same of a sum of n products, computed in float64, whose magnitudes add up to `size`.
+  // The same for a sum of n products, computed in float64, whose magnitudes add up to `size`.
   void add_origins(double value, double size, int64_t n, int64_t lane) {
     const Outward out(options_.sound);
     start_[lane] = out.add_down(static_cast<double>(tile_->sign[lane]) * value,
@@ -360,7 +361,7 @@ class BackwardPass<T>::Impl {
 
   // Adds sign times the part of layer i to the input's.
   void add(int64_t i, int64_t input, T sign) { add(i, part(i).a, input, sign); }
-  // The same, of coefficients a in the window of layer i.
+  // The same for coefficients a in the window of layer i.
   void add(int64_t i, const T* a, int64_t input, T sign) {
     const Window &from = part(i).window, &to = part(input).window;
     T* const target = memory(input, true);
@@ -373,7 +374,7 @@ class BackwardPass<T>::Impl {
 
   bool whole(int64_t i) { return part(i).window == Window::all(network_.layer(i).shape); }
 
-  // Whether coefficients of layer i can go through its input at once: a gather that only this layer reads.
+  // Whether coefficients of layer i can pass its input in the same step: a gather that only this layer reads.
   bool passes(int64_t i, int64_t input) {
     const Layer<T>& layer = network_.layer(input);
     return layer.kind == Kind::kGather && layer.inputs.size() == 1 && part(input).consumers == 1 && whole(i) &&
@@ -408,8 +409,8 @@ class BackwardPass<T>::Impl {
       if (part(input).consumers == 1) part(input).alive = part(i).alive;
   }
 
-  // Multiplies layer i's coefficients by its weights, for all inputs or, with pick, for those needed: coefficients that
-  // the function below maps to zero are left at zero.
+  // Multiplies layer i's coefficients by its weights, for all inputs or, with pick, only for the needed ones:
+  // coefficients that the function below maps to zero are left at zero.
   BackwardStep<T> step(int64_t i, bool pick) {
     const int64_t input = network_.layer(i).inputs[0];
     pick &= network_.layer(input).kind == Kind::kActivation && !state(input).all_needed;
@@ -430,7 +431,7 @@ class BackwardPass<T>::Impl {
                                   whole.add);
       return;
     }
-    // Flags of a single tile change with the next tile; an example's own flags stay.
+    // The flags of a single tile change with the next tile, while an example's own flags stay.
     const bool stays = part(i).alive != alive_.data();
     const int64_t list = single_ ? 0 : i;
     const Shape& from = network_.layer(input).shape;
@@ -449,7 +450,7 @@ class BackwardPass<T>::Impl {
       to.window = inputs;
       return;
     }
-    // Picking is worth its list only where the next tiles of the example use it again.
+    // Picking is worth making its list only if the next tiles of the example reuse the list.
     const bool pick = stays && part(i).window == Window::all(layer.shape);
     products_.convolution(list, layer, from, part(i).window, to.window, stays && !single_, step(i, pick));
   }
@@ -573,8 +574,8 @@ class BackwardPass<T>::Impl {
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   std::vector<T> zeros_;
-  std::vector<int64_t> outputs_;  // of the tile's layer, whose coefficients are kept alone; empty for all
-  std::vector<T> low_, high_;     // of those, or of a layer's range
+  std::vector<int64_t> outputs_;  // neurons of the tile's layer whose coefficients alone are kept; empty for all
+  std::vector<T> low_, high_;     // of these neurons, or of a layer's range
   double bias_[L];
   double start_[L];  // the rows at the origins of their layer
 };

@@ -17,7 +17,7 @@ struct Tile {
   int64_t neuron[kLanes<T>] = {};
   // ... or, where rows is given, times row neuron[lane] of rows [*][size of the layer] ...
   const T* rows = nullptr;
-  // ... or, where label >= 0, times neuron label less another, number neuron[lane] of those.
+  // ... or, where label >= 0, times neuron label less another one, number neuron[lane] of the others.
   int64_t label = -1;
   T sign[kLanes<T>] = {};
   bool paired = false;  // whether lanes 2k and 2k + 1 are a neuron and its negative, near neurons in a tile
@@ -26,13 +26,13 @@ struct Tile {
 template <class T>
 class BackwardPass {
  public:
-  // stop: concretize at the first non-affine layers, on their ranges. single: no two consecutive tiles belong to one
-  // example, so that no list of products is worth keeping.
+  // stop: concretize at the first non-affine layers, on their ranges. single: no two consecutive tiles belong to the
+  // same example, so that no list of products is worth keeping.
   BackwardPass(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single);
   ~BackwardPass();
 
   // Writes to bounds[lane] a lower bound of the function, or -inf where none could be proved; and to intervals[lane],
-  // unless that is null, the bound of a pass that stops, which a network with a `sole_stop` has on the way.
+  // unless that is null, the bound of a pass that stops, which a network with a `sole_stop` gives on the way.
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds, double* intervals = nullptr);
 
  private:

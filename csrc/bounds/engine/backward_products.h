@@ -10,9 +10,9 @@
 
 namespace pyrobust::cpu {
 
-// From coefficients a of a layer's outputs, of which those of `alive` (all where null) can differ from zero, to those of
-// its inputs; only those of `needed` (all where null) are written. [channels][window][kLanes] both; with `add`, products
-// are added to what is there.
+// From coefficients a of a layer's outputs, of which those in `alive` (all if null) can differ from zero, to
+// coefficients of its inputs, of which only those in `needed` (all if null) are written. Both are
+// [channels][window][kLanes]; with `add`, products are added to what is there.
 template <class T>
 struct BackwardStep {
   const T* a;
@@ -36,7 +36,7 @@ class BackwardProducts {
     }
     linear(layer, step, count);
   }
-  // The same, where step.a holds the coefficients of these outputs alone, in order.
+  // The same, but step.a holds only the coefficients of these outputs, in order.
   void linear(const Layer<T>& layer, const BackwardStep<T>& step, const std::vector<int64_t>& outputs) {
     fan_in_.resize(outputs.size());
     for (size_t j = 0; j < outputs.size(); ++j)
@@ -44,8 +44,9 @@ class BackwardProducts {
     linear(layer, step, static_cast<int64_t>(outputs.size()));
   }
 
-  // From a window of a layer's outputs to one of its inputs, of the shape `from`, by list i of products, which stays for
-  // the next tiles where what alive points to stays as it is. One neuron behind the inputs' window is for nothing.
+  // From a window of a layer's outputs to one of its inputs, of the shape `from`, by list i of products, which the next
+  // tiles reuse if what alive points to does not change. One neuron after the inputs' window takes results that are
+  // discarded.
   void convolution(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs,
                    bool stays, const BackwardStep<T>& step) {
     ConvProducts& products = listed_[static_cast<size_t>(i)];
@@ -63,8 +64,8 @@ class BackwardProducts {
     products.for_cells(layer, from, outputs, inputs, step.alive, step.needed, stays, multiply);
   }
 
-  // The same for a layer whose inputs are in cells of one kind, all needed, one row of cells at a time: step.out holds
-  // one row, and taken(window) is called after each.
+  // The same for a layer whose inputs are in cells of one kind and all needed, one row of cells at a time: step.out
+  // holds one row, and taken(window) is called after each row.
   template <class F>
   void convolution_by_rows(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs,
                            const Window& inputs, bool stays, const BackwardStep<T>& step, const F& taken) {
@@ -139,7 +140,7 @@ class BackwardProducts {
     }
   }
 
-  // For a cell at `first` that reaches beyond the window, sends the places outside to `spare`.
+  // For a cell at `first` that reaches beyond the window, directs the places outside to `spare`.
   void clip(const Cells<T>& cells, int64_t y0, int64_t x0, const Window& to, int64_t channels, int64_t first,
             int64_t spare) {
     clipped_.resize(at_.size());

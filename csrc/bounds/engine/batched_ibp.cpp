@@ -15,7 +15,7 @@ struct BatchRanges {
   std::vector<T> center, radius;
 };
 
-// Kept by each thread, which works on one group at a time: allocating afresh would cost more than the work.
+// Kept by each thread, which works on one group at a time: fresh allocations would cost more than the work.
 template <class T>
 std::vector<BatchRanges<T>>& ranges() {
   thread_local std::vector<BatchRanges<T>> kept;
@@ -55,7 +55,7 @@ LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vecto
     const int64_t input = layer.inputs[0];
     // A backward pass that reaches a ReLU, the output alone, needs the ranges of single examples, too.
     if (relu(layer) && reached[static_cast<size_t>(i)] == 0) {
-      // fused with the products that only it consumes
+      // fused with the products below, which nothing else consumes
       const Layer<T>& products = network.layer(input);
       if ((products.kind != Kind::kLinear && products.kind != Kind::kConv) ||
           reached[static_cast<size_t>(input)] != 0 || products.consumers != 1)

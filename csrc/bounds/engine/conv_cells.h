@@ -1,6 +1,6 @@
 // Weights of a convolution's backward step. The inputs are taken in cells: the places stride * m to stride * m + stride
 // - 1, counted from the first padded one, depend on nearly the same outputs. One list of products then serves the whole
-// cell, and (place in the cell, channel) fills panels where there are few channels.
+// cell, and the pairs (place in the cell, channel) fill panels where there are few channels.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@ struct ConvSizes {
   int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1,
           groups = 1;
 
-  // Whether no two outputs, of so many channels, read the same input.
+  // Whether no two outputs read the same input, for this number of channels.
   bool reads_once(int64_t channels, int64_t height, int64_t width) const {
     return channels == groups && (height == 1 || stride_h >= (kernel_h - 1) * dilation_h + 1) &&
            (width == 1 || stride_w >= (kernel_w - 1) * dilation_w + 1);
   }
-  // Whether each output, of so many channels, is a weighted sum over the channels of a group at its own place, so that
-  // each input is read once.
+  // Whether each output is a weighted sum over the channels of a group at its own place, so that each input is read
+  // once, for this number of channels.
   bool sums_channels(int64_t channels) const {
     return kernel_h == 1 && kernel_w == 1 && stride_h == 1 && stride_w == 1 && pad_h == 0 && pad_w == 0 &&
            channels == groups;
@@ -34,7 +34,7 @@ struct CellAxis {
 };
 
 // The cells of one kind, in panels for each group: outputs [row place][column place][channel], fan-in [row
-// back][column back][channel]. An input outside a product has the weight 0, and adds no error.
+// back][column back][channel]. An input that is not part of a product has weight 0, and adds no error.
 template <class T>
 struct Cells {
   CellAxis rows, columns;

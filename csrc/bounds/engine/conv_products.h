@@ -20,8 +20,8 @@ class ConvProducts {
 
   // Lists the products from a window of outputs, of which those of `alive` (all where null) can differ from zero, to a
   // window of inputs, of which only those of `needed` (all where null) are picked, and calls f(kind, begin, end) for
-  // cells of one kind at a time, each in as many entries as there are groups. Where what alive points to stays as it is,
-  // what fits of the last list is kept; else a row of cells is listed in the place of the one before.
+  // cells of one kind at a time, each with as many entries as there are groups. If what alive points to does not
+  // change, the part of the last list that fits is kept; else a row of cells is listed in place of the row before.
   template <class T, class F>
   void for_cells(const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs,
                  const uint8_t* alive, const uint8_t* needed, bool stays, const F& f) {
@@ -113,7 +113,7 @@ class ConvProducts {
       }
   }
 
-  // Lists the alive channels of the output at (y, x), where it is in the window.
+  // Lists the alive channels of the output at (y, x), if it is in the window.
   template <class T>
   void append(int64_t y, int64_t x, int64_t group, int64_t channels, int64_t groups, int64_t first_fan_in) {
     if (y < outputs_.y0 || y >= outputs_.y1 || x < outputs_.x0 || x >= outputs_.x1) return;

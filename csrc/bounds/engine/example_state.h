@@ -17,11 +17,11 @@ namespace pyrobust::cpu {
 
 enum class Norm { kLinf, kL2, kL1 };
 
-// How rows seek lower slopes of their own (SlopeSearch in pyrobust/bounds/methods.py).
+// How rows search for lower slopes of their own (SlopeSearch in pyrobust/bounds/methods.py).
 struct SlopeSearch {
   int64_t iterations = 0, patience = 0;
   double rate = 0, decay = 1, first = 0, second = 0, least_gain = 0;
-  bool decides = false;  // whether rows of the output end at a positive bound
+  bool decides = false;  // whether the search for a row of the output ends at a positive bound
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 
@@ -35,14 +35,14 @@ struct BoundOptions {
   // Unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
   double deployed = 0;
   double deployed_max = INFINITY;  // the largest finite float of the deployed pass
-  bool library = false;  // whether a library multiplies coefficients: in any order, flushing underflow to zero
+  bool library = false;  // whether a library multiplies coefficients: summing in any order, flushing underflow to zero
   // Multiplications of one example from which a call of the library is worth its overhead in the interval pass.
   int64_t library_least = 0;
-  Watch* watch = nullptr;  // of the whole call; null for none
+  Watch* watch = nullptr;  // watch of the whole call; null for none
 };
 
-// One side of boxes [B][n], in float64 or in float32, converted when read: a float64 copy of all of them would be most
-// of IBP's memory. Boxes around centers are given by those, a radius for each example and the clip range.
+// One side of boxes [B][n], in float64, or in float32 and converted when read: a float64 copy of all boxes would be
+// most of IBP's memory. Boxes around centers are given by the centers, a radius for each example and the clip range.
 struct Corners {
   const double* wide = nullptr;
   const float* narrow = nullptr;
@@ -58,7 +58,7 @@ struct Corners {
     else
       out.assign(narrow + example * n, narrow + (example + 1) * n);
     if (radius == nullptr) return;
-    // x -+ 0 is exact; any other sum may be rounded inward.
+    // x -+ 0 is exact; other sums may be rounded inward.
     const double reach = sign * radius[example];
     if (reach != 0)
       for (double& z : out) {
@@ -76,14 +76,14 @@ struct InputSet {
   const double *center = nullptr, *epsilon = nullptr;
 };
 
-// An unstable neuron that is above every line of slope s in [least, most] through zero, or below: with its errors, the
-// intercept of that line is s pull - push, or s pull_negative - push where s < 0.
+// An unstable neuron that lies above (or below) every line through zero with slope s in [least, most]: including
+// errors, the intercept of that line is s pull - push, or s pull_negative - push where s < 0.
 template <class T>
 struct FreeSlope {
   int64_t neuron;
   bool above;  // whether the line is
   double pull, pull_negative, push, fixed_intercept;
-  T least, most, slope, fixed_slope;  // slope: CROWN's; fixed: of the line on the other side
+  T least, most, slope, fixed_slope;  // slope: CROWN's slope; fixed: slope of the line on the other side
 };
 
 template <class T>
@@ -93,13 +93,13 @@ struct LayerState {
   // passes measure the neuron, and the largest |origin|. Without it, empty: neurons are measured from zero.
   std::vector<double> origin;
   double origin_size = 0;
-  // affine layers, in the centered form: their values at their inputs' origins, less their own origins, within
+  // affine layers, in the centered form: their values at their inputs' origins less their own origins, to within
   // offset_error; and the error of inexact weights, empty for none
   std::vector<double> offset, weight_error;
   double offset_error = 0;
   // affine and input layers: the factor of a coefficient a >= 0 (low) or a < 0 (high) in a lower bound: the bias
   // widened by the error of the step, or the box. sum: sum |w| m before the bias, m the largest distance of each input
-  // from its origin, which rounding errors are proportional to
+  // from its origin; rounding errors are proportional to this sum
   std::vector<double> sum;
   std::vector<T> low, high;
   // input, for a ball: its center
@@ -108,12 +108,12 @@ struct LayerState {
   std::vector<T> lower_slope, upper_slope, lower_intercept, upper_intercept;
   std::vector<uint8_t> alive;   // whether a coefficient can differ from zero
   std::vector<uint8_t> needed;  // whether a coefficient matters: a slope or an intercept is not zero
-  bool all_needed = false;      // so that there is nothing to pick
-  // With a search for slopes, the neurons whose rows choose theirs, in order; the relaxations above are zero there.
+  bool all_needed = false;      // then there is nothing to pick
+  // With a search for slopes, the neurons whose slopes the rows choose, in order; the relaxations above are zero there.
   std::vector<FreeSlope<T>> free;
   bool stable_but_free = false;  // whether all other neurons are stable
   std::vector<int64_t> picked;   // maxima: the element with the largest lower bound
-  // products: the slopes of the second factor; those above are of the first
+  // products: the slopes of the second factor; the slopes above are those of the first
   std::vector<T> second_lower_slope, second_upper_slope;
 };
 
@@ -122,7 +122,7 @@ struct ExampleState {
   std::vector<LayerState<T>> layer;
   double underflow_error = 0;  // bound of the underflow in a row
   double epsilon = 0;
-  bool undefined = false;  // whether a partial function may lack a value
+  bool undefined = false;  // whether a partial function may have no value
 
   LayerState<T>& operator[](int64_t i) { return layer[static_cast<size_t>(i)]; }
   const LayerState<T>& operator[](int64_t i) const { return layer[static_cast<size_t>(i)]; }
@@ -133,17 +133,17 @@ struct ExampleState {
 inline constexpr double kFlushed = 0x1p-100;
 
 // Whether backward passes measure neurons from the middle of their ranges. The rounding errors of a deployed pass are
-// those of whole numbers, and a library's loops measure from zero.
+// proportional to the values themselves, and a library's loops measure from zero.
 template <class T>
 bool centered(const BoundOptions& options) {
   return sizeof(T) == sizeof(float) && options.to_input && options.sound && options.deployed == 0 && !options.library;
 }
 
-// Neuron k, or number k of those other than the label, if there is one.
+// Neuron k; with a label, number k of the neurons other than the label.
 inline int64_t other_neuron(int64_t k, int64_t label) { return k + (label >= 0 && k >= label ? 1 : 0); }
 
 // Memory of one thread, passed from layer to layer of a group: fresh pages for each layer would cost more than the
-// work. It shrinks where no later layer needs as much, because the input takes several times the memory of other
+// work. It shrinks as soon as no later layer needs as much, because the input takes several times the memory of other
 // layers.
 template <class T>
 class Room {
@@ -171,7 +171,7 @@ class Room {
 // The largest |z| of a range.
 inline double magnitude(double lower, double upper) { return std::max(std::fabs(lower), std::fabs(upper)); }
 
-// The largest |z - origin| of a range, but for its rounding error.
+// The largest |z - origin| of a range, up to its rounding error.
 inline double distance(double lower, double upper, double origin) { return std::max(upper - origin, origin - lower); }
 
 // The origins, or null for zeros.
@@ -200,7 +200,7 @@ double deployed_error(const Layer<T>& function, double lower, double upper, doub
   return share * (magnitude(lower, upper) + kFlushed);
 }
 
-// Error of the deployed product of element k of two layers, also of factors that it flushes to zero.
+// Error of the deployed product of element k of two layers, including that of factors flushed to zero.
 template <class T>
 double deployed_product_error(const LayerState<T>& x, const LayerState<T>& y, size_t k, double share,
                               const Outward& out) {
@@ -208,7 +208,7 @@ double deployed_product_error(const LayerState<T>& x, const LayerState<T>& y, si
   return out.mul_up(share, out.up(out.up(a * b) + kFlushed * (1 + a + b)));
 }
 
-// Whether a ReLU-like function is unstable: has both pieces on the range.
+// Whether a ReLU-like function is unstable, that is, has both pieces on the range.
 template <class T>
 bool unstable(const Layer<T>& activation, double lower, double upper) {
   switch (activation.function) {
@@ -236,7 +236,8 @@ template <class T>
 void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
                          const BoundOptions& options, Room<T>& room);
 
-// Puts the origins of a layer in the middle of its ranges, zero where nothing is known, and subtracts them from offset.
+// Puts the origins of a layer in the middle of its ranges (at zero where nothing is known), and subtracts them from
+// offset.
 template <class T>
 void choose_origins(LayerState<T>& state);
 

@@ -61,8 +61,8 @@ struct ForwardPlace {
   const std::vector<FanIn>& fan_in;
 };
 
-// Calls f(place) for all outputs of a linear layer or a convolution of the given sizes, from an input of the shape `from`
-// to outputs of the shape `to`: the layer's own, or those of windows.
+// Calls f(place) for all outputs of a linear layer or a convolution of the given sizes, from an input of the shape
+// `from` to outputs of the shape `to`: the shapes of the layer, or of windows.
 template <class T, class F>
 void for_places(const Layer<T>& layer, const ConvSizes& s, const Shape& to, const Shape& from, const F& f) {
   if (layer.kind == Kind::kLinear) {
@@ -112,7 +112,7 @@ void for_panels(const Layer<T>& layer, const Shape& from, const F& f) {
   for_panels(layer, layer.conv, layer.shape, from, f);
 }
 
-// Sums of products for one example: of inputs [neuron] with the weights, or their magnitudes, out [neuron].
+// Sums of products for one example: of inputs [neuron] with the weights or their magnitudes, to out [neuron].
 template <class T>
 struct SumsOfOne {
   const T* inputs;
@@ -120,7 +120,7 @@ struct SumsOfOne {
   T* out;
 };
 
-// Computes several sums of a layer, whose outputs at one place fill the lanes instead of examples.
+// Computes several sums of a layer, with its outputs at one place, not examples, in the lanes.
 template <class T>
 void multiply_one(const Layer<T>& layer, const Shape& from, std::initializer_list<SumsOfOne<T>> sums) {
   std::vector<T> outputs;

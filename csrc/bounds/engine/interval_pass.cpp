@@ -12,8 +12,8 @@
 namespace pyrobust::cpu {
 namespace {
 
-// The inputs of an example group as [neuron][example]: a point c of each range, the distance of its ends, the largest
-// |z| and |c|.
+// The inputs of an example group as [neuron][example]: a point c of each range, the distance of the range's ends from
+// c, and the largest |z| and |c|.
 template <class T>
 struct Lanes {
   const T *center, *radius, *magnitude;
@@ -45,7 +45,7 @@ class Ranges {
  public:
   Ranges(const Layer<T>& layer, const BoundOptions& options) : layer_(layer), costs_(range_costs(layer, options)) {}
 
-  // `width` neurons k, k + plane, ... of a group's examples.
+  // `width` neurons k, k + plane, ... for the examples of a group.
   void store(ExampleState<T>* const* group, int64_t count, int64_t layer, const Sums<T>& sums, int64_t k, int64_t plane,
              int64_t width) const {
     double lower[kLanes<T>], upper[kLanes<T>], sum[kLanes<T>];
@@ -111,7 +111,7 @@ void products_of_one(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
 }
 
 // The same in the centered form. The sums of the origins are taken in float64, where products of two float32 numbers are
-// exact: all that float32 errs by is proportional to the radius.
+// exact: the errors of float32 are all proportional to the radius.
 template <class T>
 void centered_products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
                        const BoundOptions& options, Room<T>& room) {
@@ -217,7 +217,8 @@ void centered_products_of_one(const BoundNetwork<T>& network, int64_t i, Example
   }
 }
 
-// Computes `sum` and `offset` (but for the own origin) of an affine layer without products in the centered form.
+// Computes `sum` and `offset` (except for the layer's own origin) of an affine layer without products in the centered
+// form.
 template <class T>
 void measure_from_origins(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example) {
   const Layer<T>& layer = network.layer(i);
@@ -261,7 +262,7 @@ void measure_from_origins(const BoundNetwork<T>& network, int64_t i, ExampleStat
   state.offset_error = out.mul_up(out.gamma(terms, Unit<double>::kRoundoff), size);
 }
 
-// Intersects the range of an element with that of the smaller or larger of the pair that it is.
+// Intersects the range of an element with that of the smaller or larger of its pair, whichever the element is.
 template <class T>
 void intersect_with_pair(const Layer<T>& layer, const LayerState<T>& pairs, size_t k, LayerState<T>& state) {
   const auto a = static_cast<size_t>(layer.windows[2 * k]), b = static_cast<size_t>(layer.windows[2 * k + 1]);
@@ -269,13 +270,13 @@ void intersect_with_pair(const Layer<T>& layer, const LayerState<T>& pairs, size
   const auto of_pair = [&](double x, double y) { return larger ? std::max(x, y) : std::min(x, y); };
   const double lower = of_pair(pairs.lower[a], pairs.lower[b]), upper = of_pair(pairs.upper[a], pairs.upper[b]);
   const double low = std::max(lower, state.lower[k]), high = std::min(upper, state.upper[k]);
-  // Without directed rounding, the two may miss each other.
+  // Without directed rounding, the two ranges may be disjoint.
   state.lower[k] = low <= high ? low : lower;
   state.upper[k] = low <= high ? high : upper;
   state.sum[k] = magnitude(state.lower[k], state.upper[k]);
 }
 
-// Applies what is known of the values of a layer whatever the input, and whether they may not exist.
+// Applies the bounds that hold for a layer's values whatever the input, and records whether a value may not exist.
 template <class T>
 void know(const Layer<T>& layer, LayerState<T>& state, const BoundOptions& options, bool& undefined) {
   for (size_t k = 0; k < state.lower.size(); ++k) {
@@ -460,7 +461,7 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     }
     const bool usable = largest == INFINITY &&
                         engine_kernels<T>().ordered(state.lower.data(), state.upper.data(), static_cast<int64_t>(n));
-    // An activation's value may be NaN where its input, not the network's, is unknown: no function bounds that.
+    // An activation's value may be NaN where its own input (not the network's) is unknown: no function bounds NaN.
     const LayerState<T>* const input =
         layer.kind == Kind::kActivation && layer.inputs[0] > 0 ? &(*group[e])[layer.inputs[0]] : nullptr;
     for (size_t k = 0; k < n && !usable; ++k) {

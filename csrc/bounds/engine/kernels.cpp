@@ -74,13 +74,14 @@ PYROBUST_TARGET inline V panel_of(const double* p) { return load(p); }
 PYROBUST_TARGET inline H panel_of_same(float a) { return eight(a); }
 PYROBUST_TARGET inline V panel_of_same(double a) { return splat(a); }
 
-// A few sums would wait for each other: split them. One output has as many whatever panel it is computed with.
+// Too few sums would wait for each other, so they are split. An output has equally many whatever panel it is computed
+// with.
 constexpr int64_t chains_of(int64_t outputs) {
   return kRegisters > 2 ? 1 : outputs * kRegisters <= 2 ? 4 : outputs * kRegisters <= 4 ? 2 : 1;
 }
 
-// Computes J outputs. The weights of fan-in i start at w[i * kPanel]; they are contiguous or, with kPicked, each at its
-// column.
+// Computes J outputs. The weights of fan-in i start at w[i * kPanel]; they are contiguous or, with kPicked, each starts
+// at its column.
 template <class T, bool kPicked, int64_t J>
 PYROBUST_TARGET void multiply_outputs(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
                                       T* out, const int64_t* at, bool add_to) {
@@ -168,7 +169,7 @@ PYROBUST_TARGET void multiply_one(const T* a, const FanIn* fan_in, int64_t count
   if (outputs >= 2 * kPanel) multiply_panels<T, kWhole, 2>(a, fan_in, count, w, apart, out), next(2);
   if (outputs >= kPanel) multiply_panels<T, kWhole, 1>(a, fan_in, count, w, apart, out), next(1);
   if (outputs <= 0) return;
-  // Padded with zeros; sums are split as those of so many outputs are.
+  // Padded with zeros; sums are split as for so many outputs.
   switch (chains_of(outputs)) {
     case 4:
       return multiply_panels<T, 4, 1>(a, fan_in, count, w, apart, out);
@@ -274,7 +275,7 @@ PYROBUST_TARGET void scatter(const T* a, int64_t n, const int64_t* index, int64_
   }
 }
 
-// Neighbours often go to one place, which is then written once.
+// Neighbours often go to the same place, which is then written once.
 template <class T, bool kSlopes, bool kIntercepts>
 PYROBUST_TARGET void route_all(const T* a, int64_t n, const Route<T> way, T* out, double* bias) {
   using L = typename Wide<T>::Type;
@@ -576,7 +577,7 @@ PYROBUST_TARGET void spread_around(const double* center, const double* lower, co
 
 template <class T>
 PYROBUST_TARGET double middles(const double* lower, const double* upper, int64_t n, double* middle, double* offset) {
-  // Just off the middle, which is often a tie in float32: then the last bits of float64 ends would decide.
+  // Just off the middle, which is often a tie in float32, so that the last bits of float64 ends would decide.
   const V zero = splat(0), half = splat(0.5 + 0x1p-41), infinite = splat(std::numeric_limits<double>::infinity());
   V largest = zero;
   for (int64_t i = 0; i < n; i += 8) {

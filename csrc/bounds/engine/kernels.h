@@ -18,21 +18,21 @@ template <class T>
 inline constexpr int64_t kSideBySide[kPanel] = {
     0, kLanes<T>, 2 * kLanes<T>, 3 * kLanes<T>, 4 * kLanes<T>, 5 * kLanes<T>, 6 * kLanes<T>, 7 * kLanes<T>};
 
-// Rounding error of a range beside its radius: relative to sum |w| m and to |bias|, and a constant. The exact sum of
-// positive products is at most `more` times the computed one, plus tiny.
+// Rounding error of a range in addition to its radius: relative to sum |w| m and to |bias|, plus a constant. The exact
+// sum of positive products is at most `more` times the computed one, plus tiny.
 struct RangeCosts {
   double more = 1, tiny = 0, sum = 0, bias = 0, constant = 0;
   bool sound = true;
 };
 
-// What coefficients of n neurons are multiplied by on their way through a gather: a sign or, where they are not null,
-// slopes for their own sign, with or without intercepts.
+// What coefficients of n neurons are multiplied by on their way through a gather: a sign or, unless null, the slopes
+// for their own sign, with or without intercepts.
 template <class T>
 struct Route {
   T sign = 1;
   const T *lower_slope = nullptr, *upper_slope = nullptr, *lower_intercept = nullptr, *upper_intercept = nullptr;
   const T *low = nullptr, *high = nullptr;  // the gather's constants
-  const int64_t* index = nullptr;           // negative: nowhere
+  const int64_t* index = nullptr;           // negative: no place
 };
 
 template <class T>
@@ -41,7 +41,7 @@ struct EngineKernels {
   void (*multiply)(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t width, T* out, const int64_t* at,
                    bool add);
   // The same sums, in the same order, of one example, whose inputs lie side by side: all outputs, whose panels lie
-  // `apart` elements apart from w on; out has whole panels.
+  // `apart` elements apart, beginning at w; out has whole panels.
   void (*multiply_one)(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t apart, int64_t outputs,
                        T* out);
   // The same for outputs whose weights start at w + column[j].
@@ -73,8 +73,8 @@ struct EngineKernels {
   // The same for n neurons of one example, each with its bias.
   void (*range_one)(const T* center, const T* radius, const T* magnitude, const double* bias, int64_t n,
                     const RangeCosts& costs, double* lower, double* upper, double* sum);
-  // The same in the centered form: from w c + bias within `errors`, and sum |w| r, which becomes `sum`; with the error of
-  // inexact weights from sum |w| m where magnitude is not null.
+  // The same in the centered form: from w c + bias, known to within `errors`, and sum |w| r, which becomes `sum`; where
+  // magnitude is not null, the error of inexact weights is computed from sum |w| m.
   void (*centered_range)(const double* value, const T* radius, const T* magnitude, const double* errors,
                          const RangeCosts& costs, double* lower, double* upper, double* sum, double* weight_error);
   // The same for ReLU, from w c and |w| r alone: a center in T and an upper bound of the distance of the ends from it.
@@ -93,8 +93,8 @@ struct EngineKernels {
   // The same for given centers: the radius and, unless null, the magnitude.
   void (*spread_around)(const double* center, const double* lower, const double* upper, int64_t n, int64_t lanes,
                         T* radius, T* magnitude);
-  // Writes the middle of n ranges, but for rounding to T, zero where it is not finite, and subtracts it from offset,
-  // unless null. Returns the largest magnitude.
+  // Writes the middle of n ranges, rounded to T, or zero where it is not finite, and subtracts it from offset unless
+  // null. Returns the largest magnitude.
   double (*middles)(const double* lower, const double* upper, int64_t n, double* middle, double* offset);
   // Whether lower <= upper everywhere; may be false where both are the same infinity.
   bool (*ordered)(const double* lower, const double* upper, int64_t n);

@@ -17,7 +17,7 @@ void expect(bool fits) {
   if (!fits) throw std::invalid_argument("BoundNetwork: expected an analysis of these layers, got another one");
 }
 
-// How often at most a layer that moves elements reads one of this input, at all places where it reads it; 1 at least.
+// The most reads of a single element of this input by a layer that moves elements, over all places; at least 1.
 template <class T>
 int64_t count_repeats(const std::vector<Layer<T>>& layers, const Layer<T>& layer, int64_t input) {
   const auto size_of = [&](int64_t i) { return layers[static_cast<size_t>(i)].shape.size(); };
@@ -136,7 +136,7 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
   expect(analysis.consumers.size() == n && analysis.fused.size() == n && analysis.affine_in_input.size() == n &&
          analysis.ends_affine_part.size() == n && analysis.repeats.size() == n);
   packed_ = std::vector<std::once_flag>(n);
-  // the layers that read each one; whether an activation does, and one that is not affine in the input
+  // the layers that read each layer; whether one of them is an activation, and whether one is not affine in the input
   std::vector<int64_t> consumers(n, 0);
   std::vector<uint8_t> to_activation(n, 0), to_nonaffine(n, 0);
   to_nonaffine[n - 1] = 1;

@@ -7,7 +7,7 @@
 
 namespace pyrobust::cpu {
 
-// Outputs that the inner loop computes at once.
+// Number of outputs that the inner loop computes at once.
 inline constexpr int64_t kPanel = 8;
 
 // Weights of a sum of products out[j] = sum_t a[t] w[t][j], in panels [fan_in][kPanel] of outputs; the last one is

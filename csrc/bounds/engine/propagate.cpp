@@ -20,7 +20,7 @@ namespace {
 // Whether the intervals of the output are the bounds, unless there are rows.
 bool ends_with_intervals(const BoundOptions& options) { return !options.to_input && options.norm == Norm::kLinf; }
 // Whether bounds by backward passes are intersected with those by intervals. Plain floating-point bounds are compared
-// with other programs', method by method.
+// with those of other programs, method by method.
 template <class T>
 bool intersects(const BoundNetwork<T>& network, const BoundOptions& options) {
   return options.to_input && (options.sound || network.needs_intervals());
@@ -60,11 +60,11 @@ class Propagation {
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
       // Inputs of activations and products: their ranges decide the linear relaxation, so they are worth a backward
-      // pass. Those of a monotone function follow from its input's.
+      // pass. The range of a monotone function follows from that of its input.
       for (const int64_t input : layer.inputs) {
         const Layer<T>& source = network.layer(input);
         if (layer.nonlinear() && bounded_by_rows(source)) refined_.push_back({input, i, -1});
-        // A maximum of what a function keeps in order chooses by the function's own inputs.
+        // A maximum over values of an order-preserving function makes its choice by the function's inputs.
         if (layer.kind == Kind::kMaxPool && monotone(source) && bounded_by_rows(network.layer(source.inputs[0])))
           refined_.push_back({source.inputs[0], i, input});
       }
@@ -164,7 +164,7 @@ class Propagation {
   }
 
   // Calls f(examples, number of the first, count) for groups of at most kLanes examples, smaller where threads would
-  // idle. A few examples take less time one after the other, each with neurons in the lanes.
+  // idle. A few examples take less time one by one, each with neurons in the lanes.
   template <class F>
   void for_groups(const F& f) {
     const auto count = static_cast<int64_t>(examples_.size());
@@ -258,13 +258,13 @@ class Propagation {
     if (wide_) wide_->take(i, examples_);
   }
 
-  // Wants the first of the neurons that are equal or opposite in place of each.
+  // Wants, in place of equal or opposite neurons, only the first of them.
   void represent(int64_t i, std::vector<uint8_t>& wanted) const {
     const std::vector<int64_t>& first = network_.layer(i).first;
     for (size_t k = 0; k < first.size(); ++k)
       if (wanted[k] != 0 && std::cmp_not_equal(first[k], k)) wanted[k] = 0, wanted[static_cast<size_t>(first[k])] = 1;
   }
-  // Gives every neuron what is proved of the first that equals it or its negative.
+  // Gives every neuron the bounds proved for the first neuron that equals it or its negative.
   void relate(const Layer<T>& layer, LayerState<T>& state) const {
     for (size_t k = 0; k < layer.first.size(); ++k) {
       if (options_.deployed > 0 && state.lower[k] == -INFINITY && state.upper[k] == INFINITY) continue;
@@ -358,7 +358,7 @@ class Propagation {
       }
   }
 
-  // Intersects bounds of the outputs themselves with their ranges, which what is known of the layer may have narrowed.
+  // Intersects bounds of the outputs themselves with their ranges, which known bounds of the layer may have narrowed.
   void take_output_ranges(const std::vector<Tile<T>>& tiles, std::vector<double>& bounds) const {
     for (size_t t = 0; t < tiles.size(); ++t) {
       const LayerState<T>& state = examples_[static_cast<size_t>(tiles[t].example)][network_.output()];
@@ -370,7 +370,7 @@ class Propagation {
     }
   }
 
-  // Nothing is known of an example for which a function may have no value, whatever follows it.
+  // If a function may have no value, nothing is known of the example, whatever follows that function.
   void forget_undefined(const Specification& spec, int64_t first, const BoundSide& lower,
                         const BoundSide& upper) const {
     for (size_t e = 0; e < examples_.size(); ++e) {
@@ -515,7 +515,7 @@ template <class T>
 Memory memory_of(const BoundNetwork<T>& network, const BoundOptions& options, bool rows) {
   const std::vector<uint8_t> reached = list_reached(network, options, options.library, rows);
   const std::vector<std::vector<int64_t>> read_last = list_read_last(network, options, reached);
-  std::vector<uint8_t> handed_out = reached;  // layers whose ranges each example has, where a library works
+  std::vector<uint8_t> handed_out = reached;  // layers whose ranges each example has, where a library computes products
   for (int64_t i = 0; i < network.size(); ++i)
     for (const int64_t input : network.layer(i).inputs)
       handed_out[static_cast<size_t>(input)] |= reached[static_cast<size_t>(i)];
@@ -533,7 +533,7 @@ Memory memory_of(const BoundNetwork<T>& network, const BoundOptions& options, bo
     ranges[at] = (2 + (has_origins ? 1 : 0) + (affine ? (has_origins ? 3 : 1) : 0)) * range * n;
     if (options.library && handed_out[at] == 0) ranges[at] = 0;
     live += ranges[at];
-    // while a layer is prepared: errors and wanted neurons; of other functions and products, their arguments, too
+    // while a layer is prepared: errors and wanted neurons; for other functions and products also their arguments
     int64_t scratch = (range + 1) * n;
     if (!affine) {
       const bool simple =
@@ -547,7 +547,8 @@ Memory memory_of(const BoundNetwork<T>& network, const BoundOptions& options, bo
     memory.example = std::max(memory.example, live + scratch);
     for (const int64_t j : read_last[at]) live -= ranges[static_cast<size_t>(j)];
     if (layer.kind == Kind::kConv) {
-      // a forward product copies weights that are fewer than its inputs; of others the copy of the first call stays
+      // a forward product copies weights if they are fewer than its inputs; for other layers the first call's copy
+      // stays
       const auto whole = static_cast<int64_t>(layer.weight.size());
       const int64_t copied = reached[at] != 0 ? whole : std::min(whole, network.layer(layer.inputs[0]).shape.size());
       memory.weights = std::max(memory.weights, 2 * item * copied);

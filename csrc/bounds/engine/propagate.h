@@ -9,8 +9,8 @@
 
 namespace pyrobust::cpu {
 
-// The specification: linear functions of the output, rows [B or 1][count][outputs] in float64; without those the output
-// of each example's label, labels [B], less each other one; without labels, too, the outputs themselves.
+// The specification: linear functions of the output, rows [B or 1][count][outputs] in float64; without rows, the output
+// of each example's label, labels [B], less each other output; without rows and labels, the outputs themselves.
 struct Specification {
   const double* rows = nullptr;
   const int64_t* labels = nullptr;
@@ -26,15 +26,15 @@ struct BoundSide {
 };
 
 // upper is not written unless the specification wants it. Examples are processed `chunk` at
-// a time, which bounds the memory: memory_of each, and a tile for each thread. With `product`, unless empty,
-// a library computes the products of intervals and, where no rows of neurons are needed, those of the output's rows.
-// Where the watch of the options ends the work, bounds that were not reached are infinite or those of intervals.
+// a time, which bounds the memory: memory_of for each example, and a tile for each thread. With `product`, unless
+// empty, a library computes the products of intervals and, where no rows of neurons are needed, those of the output's
+// rows. Where the watch of the options ends the work, bounds that were not reached are infinite or those of intervals.
 template <class T>
 void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
                const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
                const LibraryProduct<T>& product, const BoundSide& lower, const BoundSide& upper);
 
-// Bytes of an example's state at its largest, and of the copies that a library makes of one layer's weights.
+// The largest number of bytes of an example's state, and bytes of a library's copies of one layer's weights.
 struct Memory {
   int64_t example = 0, weights = 0;
 };

@@ -1,5 +1,5 @@
-// pyrobust._C.BoundNetwork32 and BoundNetwork64: networks for bound propagation on the CPU. A header of module.cpp alone:
-// pybind11 takes a compiler five seconds in each file that includes it.
+// pyrobust._C.BoundNetwork32 and BoundNetwork64: networks for bound propagation on the CPU. Only module.cpp includes
+// this header: pybind11 costs a compiler five seconds in each file that includes it.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -115,7 +115,7 @@ py::tuple curve_relaxation(const std::string& name, const std::vector<double>& p
   return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
 }
 
-// The same, of z above zero and z times a slope in [least, most], each [n], below; slopes in T.
+// The same for z above zero and z times a slope in [least, most], each [n], below; slopes in T.
 template <class T>
 py::tuple prelu_relaxation(const Doubles& least, const Doubles& most, const Doubles& lower, const Doubles& upper) {
   check_ranges(lower, upper);
@@ -187,7 +187,7 @@ cpu::RelaxationRule relaxation_rule(py::function rule) {
   };
 }
 
-// What does not depend on the element type, so that it is bound once.
+// What does not depend on the element type, and is bound only once.
 class AnyNetwork {
  public:
   virtual ~AnyNetwork() = default;
@@ -210,7 +210,7 @@ class AnyNetwork {
   virtual void know(int64_t layer, double low, double high) = 0;
   // For each neuron of a layer, the first one that equals it or its negative, and the sign.
   virtual void relate(int64_t layer, const Integers& first, const Doubles& sign) = 0;
-  // Of pyrobust/bounds/graph/analysis.py, for each layer.
+  // From pyrobust/bounds/graph/analysis.py, for each layer.
   virtual void finish(const std::vector<int64_t>& consumers, const std::vector<uint8_t>& fused,
                       const std::vector<uint8_t>& affine_in_input, const std::vector<uint8_t>& ends_affine_part,
                       const std::vector<std::vector<int64_t>>& repeats) = 0;
@@ -393,12 +393,12 @@ class Network final : public AnyNetwork {
     finished_ = true;
   }
 
-  // The fields of SlopeSearch in order, but for the seconds left in place of the deadline.
+  // The fields of SlopeSearch in order, except for the seconds left in place of the deadline.
   using Search = std::tuple<int64_t, int64_t, double, double, double, double, double, bool, double>;
 
   // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None. With radius [B], the boxes are those
-  // around lower in the clip range [low, high], and upper is not read. With labels [B], in place of rows, those of the
-  // margins. watch: see told; and the least seconds between two calls.
+  // around lower in the clip range [low, high], and upper is not read. With labels [B] in place of rows, the rows are
+  // those of the margins. watch: see told; and the least seconds between two calls.
   py::tuple propagate(const py::array& lower, const py::array& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows, bool refines,
                       bool to_input, const std::string& norm, bool sound, double deployed, double deployed_max,
@@ -445,7 +445,7 @@ class Network final : public AnyNetwork {
     Array<uint8_t> low_by(shape), high_by(upper_shape);
     std::fill_n(low_by.mutable_data(), low_by.size(), uint8_t{0});
     std::fill_n(high_by.mutable_data(), high_by.size(), uint8_t{0});
-    // Others than float32 are read as float64: conversion to float32 might round them.
+    // Other types than float32 are read as float64, because conversion to float32 might round them.
     py::array kept[2];
     const auto corners_of = [](const py::array& corners, py::array& copy) {
       if (py::isinstance<Array<float>>(corners)) return cpu::Corners(static_cast<const float*>(corners.data()));
@@ -505,7 +505,7 @@ class Network final : public AnyNetwork {
     double seconds = INFINITY;
     std::tie(search.iterations, search.patience, search.rate, search.decay, search.first, search.second,
              search.least_gain, search.decides, seconds) = given;
-    // A year is no limit, and does not overflow the clock.
+    // A year is as good as no limit, and does not overflow the clock.
     if (seconds < 3e7)
       search.deadline =
           std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(

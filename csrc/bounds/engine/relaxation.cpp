@@ -1,7 +1,7 @@
 // The factors of the backward pass at one layer of one example: linear relaxations with intercepts widened by the
 // rounding error of the whole step, computed once, so that the loops over rows are plain arithmetic.
 //
-// The rounding error for a coefficient a of a neuron z in [l, u], m the largest |z|, is
+// The rounding error for a coefficient a of a neuron z in [l, u], with m the largest |z|, is
 //   - at a sum of products: the computed coefficients are taken as exact, which is off by at most gamma sum |a w|;
 //     times the inputs, |a| gamma sum |w| m. The same holds for weights, biases and deployed sums that are not exact;
 //   - at a function: a times a slope is rounded, which is off by |a| u |slope| m;
@@ -12,9 +12,9 @@
 //     a (z' - c') = a W (z - c) + a (W c + b - c'),
 // and for lines s z + h of a function, s z + h - c' = s (z - c) + (s c + h - c'). The backward pass is the same, with the
 // intercepts in parentheses, but m is the largest |z - c|: rounding errors shrink with the input set, whatever the values.
-// Any c is sound, as long as the same one stands on both sides of a layer. W c is a sum in float64, off by offset_error;
-// the row's value at the origins of its own layer is added at the end. What errs by a share of z itself, weights that are
-// not exact, stays proportional to |z|. Without the centered form, c = 0.
+// Any c is sound, as long as the same c is used on both sides of a layer. W c is a sum in float64, off by offset_error;
+// the row's value at the origins of its own layer is added at the end. An error relative to z itself, that of inexact
+// weights, stays proportional to |z|. Without the centered form, c = 0.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -128,7 +128,7 @@ LinearRelaxation<double> relaxation_of(const Layer<T>& layer, size_t k, double l
         return relax_leaky_relu<T>(l, u, layer.slope, out);
       case Function::kPrelu:
         return relax_prelu<T>(l, u, layer.least_slope[k], layer.most_slope[k], out);
-      case Function::kRule:  // gives its relaxation itself
+      case Function::kRule:  // a function that gives its relaxation itself
         break;
     }
     throw std::logic_error("BoundNetwork: unknown activation");
@@ -171,10 +171,10 @@ class RelaxationErrors {
     state.needed[k] = state.alive[k] != 0 || state.lower_intercept[k] != 0 || state.upper_intercept[k] != 0;
   }
 
-  // Takes neuron k, which every line of slopes in [least, most] through zero bounds on one side, out of the layer's
-  // relaxations; arguments as for `store`, which has stored the line on the other side. The errors are those of `store`,
-  // linear in the size of the slope; four more roundings pay for the arithmetic here and for the product with the
-  // coefficient.
+  // Removes neuron k, which every line through zero with a slope in [least, most] bounds on one side, from the layer's
+  // relaxations; arguments as for `store`, which has stored the line on the other side. The errors are those of
+  // `store`, linear in the size of the slope; four more roundings pay for the arithmetic here and for the product with
+  // the coefficient.
   void set_free(LayerState<T>& state, size_t k, const LinearRelaxation<double>& relaxation, double m, double origin,
                 const Pair* pair, bool above, T least, T most) const {
     const Pair none{0, 0}, &bias = pair == nullptr ? none : *pair;
@@ -191,7 +191,7 @@ class RelaxationErrors {
     free.slope = static_cast<T>(above ? relaxation.upper_slope : relaxation.lower_slope);
     free.fixed_slope = above ? state.lower_slope[k] : state.upper_slope[k];
     free.fixed_intercept = static_cast<double>(above ? state.lower_intercept[k] : state.upper_intercept[k]);
-    // The factor of a positive slope is small below and large above, that of a negative one the other way round.
+    // The factor of a positive slope is small below and large above; that of a negative slope, the other way round.
     const double small = origin + bias.low - lost, large = origin + bias.high + lost;
     free.pull = above ? large : small, free.pull_negative = above ? small : large;
     free.push = own - intercept + (above ? -fixed_lost : fixed_lost);
@@ -201,7 +201,7 @@ class RelaxationErrors {
   }
 
  private:
-  // |slope| times the roundings: one less where the slope is 1, none where it is 0.
+  // |slope| times the number of roundings: one fewer where the slope is 1, none where it is 0.
   double rounding(double slope) const {
     const double size = std::fabs(slope);
     return size == 0 ? 0 : size * (size == 1 ? costs_.added : costs_.multiplied);
@@ -250,7 +250,7 @@ void free_slopes(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
     const double origin = origin_of(input, k), far = distance(l, u, origin);
     const Pair pair = below.fused ? affine_pair(below, example, input, step, k) : Pair{0, 0};
     const Pair* const fused = below.fused ? &pair : nullptr;
-    // Convex, then every line between the pieces is below it; concave, above.
+    // If it is convex, every line between the pieces is below it; if concave, above it.
     const double least = prelu ? layer.least_slope[k] : layer.slope, most = prelu ? layer.most_slope[k] : layer.slope;
     if (most <= 1)
       costs.set_free(state, k, relaxation, far, origin, fused, false, std::min(out.up_to<T>(most), T(1)), T(1));
@@ -282,7 +282,7 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
         below.fused ? input.sum.data() : nullptr, offsets(below, input).data(), known.empty() ? nullptr : known.data(),
         static_cast<int64_t>(n), step, state.lower_slope.data(), state.upper_slope.data(), state.lower_intercept.data(),
         state.upper_intercept.data(), state.alive.data());
-    state.needed = state.alive;  // the intercepts of the others are zero
+    state.needed = state.alive;  // the intercepts of the other neurons are zero
     return;
   }
   const RelaxationErrors<T> costs(step);
@@ -340,7 +340,7 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
     bool largest = true;
     for (size_t j = 0; j < width; ++j)
       if (window[j] >= 0 && window[j] != best && upper(window[j]) > lower(best)) largest = false;
-    // Any element of the window is a lower bound; it is the maximum where no other can exceed it.
+    // Any element of the window is a lower bound; it is the maximum if no other can exceed it.
     const LinearRelaxation<double> relaxation{1, largest ? 1.0 : 0.0, 0, largest ? 0 : state.upper[k]};
     state.picked[k] = best;
     const double origin = origin_of(input, static_cast<size_t>(best));
@@ -387,7 +387,7 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   // An underflowing product loses up to the smallest number, times its later factors.
   const auto count_underflow = [&](int64_t from, double operations) {
     const LayerState<T>& input = example[from];
-    // Ranges are freed after their last reader: a missing one must not make the bound smaller.
+    // Ranges are freed after their last reader: a missing range must not make this bound smaller.
     if (std::cmp_not_equal(input.lower.size(), network.layer(from).shape.size())) example.underflow_error = INFINITY;
     const double total =
         relaxation_kernels<T>().total_distance(input.lower.data(), input.upper.data(), origins_of(input),
@@ -416,7 +416,7 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   } else if (layer.kind == Kind::kProduct) {
     prepare_product(network, i, example, options);
   }
-  // A library may take subnormal operands and results for zero.
+  // A library may treat subnormal operands and results as zero.
   const bool flushes = options.library && layer.products();
   if (layer.fused || flushes) {
     // A coefficient that underflows above a fused layer also loses its share of that layer's bias; one that a library

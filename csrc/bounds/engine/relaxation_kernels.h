@@ -16,10 +16,10 @@ struct StepCosts {
 struct Factors {
   const double *a, *b, *c, *d;
 };
-// What the relaxation of products measures and charges.
+// Origins and errors that the relaxation of products takes into account.
 struct ProductStep {
-  const double *x_origin, *y_origin, *origin;  // of the factors and of the products; null for zeros
-  const double* error;                         // of the deployed products; null for none
+  const double *x_origin, *y_origin, *origin;  // origins of the factors and of the products; null for zeros
+  const double* error;                         // errors of the deployed products; null for none
   const double *lower, *upper;                 // ranges of the products
   double known_low, known_high;                // of every product
   StepCosts x, y;                              // of the factors' layers
@@ -37,7 +37,7 @@ struct RelaxationKernels {
   // loops.
   void (*pairs)(const double* low, const double* high, const double* origin, int64_t n, double share, bool sound,
                 T* low_out, T* high_out);
-  // The same for bias -+ error; known, unless null, is a part of the error.
+  // The same for bias -+ error; `known`, unless null, is a part of the error.
   void (*affine_pairs)(const double* sum, const double* bias, const double* known, int64_t n, const StepCosts& costs,
                        T* low_out, T* high_out);
   // Returns the sum of the distances of both ends of n ranges from their origins, or from zero where origin is null.
@@ -45,8 +45,8 @@ struct RelaxationKernels {
   // Returns the sum of a + |b|.
   double (*total)(const double* a, const double* b, int64_t n);
   // Linear relaxations of n ReLUs with finite ranges, with intercepts widened by the rounding error, and by that of the
-  // layer below where sum and bias are given, and perhaps a known part of its error; between the origins of the layer
-  // below and of the ReLU, unless null.
+  // layer below if sum and bias are given, perhaps with a known part of its error. They are measured from the origins
+  // of the layer below and of the ReLU, unless null.
   void (*relu_relaxation)(const double* lower, const double* upper, const double* origin, const double* own_origin,
                           const double* sum, const double* bias, const double* known, int64_t n, const StepCosts& costs,
                           T* lower_slope, T* upper_slope, T* lower_intercept, T* upper_intercept, uint8_t* alive);
@@ -54,10 +54,10 @@ struct RelaxationKernels {
   void (*product_ranges)(const Factors& factors, int64_t n, bool sound, double* lower, double* upper);
   // Planes below and above n products; constants, infinite, where a range is or where numbers overflow. The planes of
   // McCormick (1976), and every one between them, are equally tight in the middle of the box and on average (Shi et al.,
-  // 2020, appendix B); among them is one whose minimum on the box is that of x y, where p or q is 0 or on either end.
+  // 2020, appendix B); the planes chosen have the minimum of x y on the box, with p or q equal to 0 or to either end.
   void (*product_planes)(const Factors& factors, int64_t n, bool sound, const Planes<T>& below, const Planes<T>& above);
-  // The same or, where they are tighter in the middle of the box, constants, between origins and with intercepts widened
-  // by the rounding error.
+  // The same or, where they are tighter in the middle of the box, constants; measured from the origins, and with
+  // intercepts widened by the rounding error.
   void (*product_relaxation)(const Factors& factors, int64_t n, const ProductStep& step, T* lower_slope,
                              T* second_lower_slope, T* lower_intercept, T* upper_slope, T* second_upper_slope,
                              T* upper_intercept, uint8_t* alive);

@@ -10,8 +10,8 @@
 
 namespace pyrobust::cpu {
 
-// Layers that a backward pass can reach: without passes for neurons, those between the output and the first layers that
-// stop it, and for a ball those near the input.
+// Layers that a backward pass can reach: if there are no passes for neurons, the layers between the output and the
+// first layers that stop it, and for a ball also layers near the input.
 template <class T>
 std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOptions& options) {
   std::vector<uint8_t> reached(static_cast<size_t>(network.size()), options.to_input);
@@ -25,8 +25,8 @@ std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOpt
   return reached;
 }
 
-// Layers of which the output is an affine function, where its bounds by intervals come from the ranges of the first
-// layers that stop the pass.
+// Layers of which the output is an affine function, if its interval bounds come from the ranges of the first layers
+// that stop the pass.
 template <class T>
 std::vector<uint8_t> list_affine_in_output(const BoundNetwork<T>& network) {
   std::vector<uint8_t> listed(static_cast<size_t>(network.size()), 0);
@@ -39,8 +39,8 @@ std::vector<uint8_t> list_affine_in_output(const BoundNetwork<T>& network) {
   return listed;
 }
 
-// The layer on whose range alone bounds of the output by intervals are concretized; -1 where there are
-// several, or the input is among them.
+// The layer on whose range alone bounds of the output by intervals are concretized; -1 if there are several, or if the
+// input is one of them.
 template <class T>
 int64_t sole_stop(const BoundNetwork<T>& network) {
   const std::vector<uint8_t> affine = list_affine_in_output(network);
@@ -83,13 +83,13 @@ bool reads(const BoundNetwork<T>& network, int64_t j, int64_t i) {
 }
 
 // For each layer, the layers whose ranges it is the last to read. Backward passes read linear relaxations, not ranges,
-// but those that stop read the ranges of the layers below those of `stopping` that stop them; the output's range is read
-// at the end.
+// but passes that stop read the ranges below the layers of `stopping` that stop them; the output's range is read at the
+// end.
 template <class T>
 std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network, const std::vector<uint8_t>& stopping) {
   std::vector<std::vector<int64_t>> read_last(stopping.size());
   for (int64_t i = 0; i < network.output(); ++i) {
-    int64_t last = network.output();  // the output, where no layer consumes it
+    int64_t last = network.output();  // the output, if no layer consumes it
     bool ended_on = false;
     for (int64_t j = i + 1; j < network.size(); ++j) {
       if (!reads(network, j, i)) continue;

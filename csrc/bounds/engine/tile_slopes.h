@@ -55,7 +55,7 @@ class TileSlopes {
   // Whether any slope can be chosen.
   bool any() const { return last_ > 0; }
 
-  // Keeps the coefficients a of layer i, before the relaxations of the example replace them.
+  // Keeps the coefficients a of layer i before the relaxations of the example change them.
   void take(int64_t i, const T* a) {
     Choice& choice = layers_[static_cast<size_t>(i)];
     if (network_.layer(i).kind == Kind::kProduct) {
@@ -118,7 +118,7 @@ class TileSlopes {
           mean[lane] = first * mean[lane] + (1 - first) * gradient;
           square[lane] = second * square[lane] + (1 - second) * gradient * gradient;
           const T moved = slope[lane] + rate * mean[lane] / (std::sqrt(square[lane]) + kSmallest);
-          // Only slopes in this interval bound the function; NaN becomes the smallest.
+          // Only slopes in this interval bound the function; NaN becomes the smallest one.
           slope[lane] = moved >= free.least ? std::min(moved, free.most) : free.least;
         }
       }
@@ -133,19 +133,19 @@ class TileSlopes {
   // Squares of larger gradients may overflow; a gradient of zero moves nothing.
   static constexpr T kLargest = sizeof(T) == 4 ? T(1e18) : T(1e150), kSmallest = std::numeric_limits<T>::min();
 
-  // A neuron with two lines: its place in the window, that of what it reads in the window there, its number, and its
-  // place among the example's free slopes, -1 where both lines are the example's.
+  // A neuron with two lines: its place in the window, the place of what it reads in the window there, its number, and
+  // its place among the example's free slopes, or -1 if both lines are the example's.
   struct Slot {
     int64_t position, source, neuron, free;
   };
   struct Choice {
     std::vector<Slot> slots;
-    std::vector<T> slope, mean, square, a;  // [slots][kLanes]; of a product, a of every neuron in the window
+    std::vector<T> slope, mean, square, a;  // [slots][kLanes]; for a product, a of every neuron in the window
     static T* at(std::vector<T>& part, size_t s) { return part.data() + s * static_cast<size_t>(L); }
     static const T* at(const std::vector<T>& part, size_t s) { return part.data() + s * static_cast<size_t>(L); }
   };
 
-  // Of the line of a chosen slope.
+  // For the line of a chosen slope.
   static double intercept(const FreeSlope<T>& free, T slope) {
     const auto s = static_cast<double>(slope);
     return s * (s < 0 ? free.pull_negative : free.pull) - free.push;
@@ -156,7 +156,8 @@ class TileSlopes {
   int64_t size_of(int64_t i) const { return network_.layer(i).shape.channels * window(i).height() * window(i).width(); }
   // The part of a layer in its window, as a layer.
   Shape inside(int64_t i) const { return {network_.layer(i).shape.channels, window(i).height(), window(i).width()}; }
-  // Where the row of a window begins, at (channel, y, x) of the layer. The input's coefficients are kept for the whole.
+  // Where the row of a window begins, at (channel, y, x) of the layer. The input's coefficients are kept for the whole
+  // layer.
   int64_t place(int64_t i, int64_t c, int64_t y, int64_t x) const {
     const Window w = i == 0 ? Window::all(network_.layer(0).shape) : window(i);
     return (c * w.height() + y - w.y0) * w.width() + x - w.x0;
@@ -235,7 +236,7 @@ class TileSlopes {
     });
   }
 
-  // The values of layer i in its window, in memory to give back.
+  // The values of layer i in its window, in memory that the caller gives back.
   T* forward(int64_t i, TileMemory<T>& memory) {
     const Layer<T>& layer = network_.layer(i);
     T* const out = memory.take(size_of(i) * L);
@@ -329,7 +330,7 @@ class TileSlopes {
     });
   }
 
-  // The plane of a product that the row takes.
+  // The plane of a product that the row uses.
   void multiply_factors(int64_t i, T* out) const {
     const LayerState<T>& own = state(i);
     const auto& inputs = network_.layer(i).inputs;
@@ -350,7 +351,7 @@ class TileSlopes {
     });
   }
 
-  // The relaxation of an activation or a maximum that the row takes.
+  // The relaxation of an activation or a maximum that the row uses.
   void apply(int64_t i, const T* z, T* out) const {
     const LayerState<T>& own = state(i);
     const Choice& choice = layers_[static_cast<size_t>(i)];
@@ -389,7 +390,7 @@ class TileSlopes {
   const ExampleState<T>* example_ = nullptr;
   std::vector<Window> windows_;
   std::vector<Choice> layers_;
-  std::vector<T> point_;  // of the whole input: coefficients, then the minimiser
+  std::vector<T> point_;  // for the whole input: coefficients, then the minimiser
   std::vector<T*> values_;
   int64_t last_ = 0;  // the last layer whose values are needed
 };

@@ -11,7 +11,7 @@
 
 namespace pyrobust::cpu {
 
-// Wants the elements that can be the largest of a window, where more than one can; of ranges before a ReLU-like function.
+// Wants the elements that can be the largest of a window, if more than one can; for ranges before a ReLU-like function.
 template <class T>
 void want_unstable_windows(const Layer<T>& layer, const Layer<T>* function, const LayerState<T>& state,
                            std::vector<uint8_t>& wanted) {

@@ -1,4 +1,4 @@
-// What a caller hears of work that takes long, and how it ends it.
+// What a caller learns about long work, and how the caller ends it.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,16 @@
 
 namespace pyrobust::cpu {
 
-// Counts, by layer, the rows of backward passes from it that are done, and those that turned out not to be needed, and
-// the examples whose intervals are done. Any thread counts; the one that made the watch tells the caller, at most once in `every`.
+// Counts, for each layer, the rows of backward passes from it that are done and those that turned out not to be needed,
+// and the examples whose intervals are done. Any thread counts; the thread that made the watch tells the caller, at
+// most once in `every`.
 class Watch {
  public:
   struct Work {
     std::vector<int64_t> rows, spared;
     int64_t examples = 0;
   };
-  // Returns whether there is time for more.
+  // Returns whether there is time for more work.
   using Tell = std::function<bool(const Work& work)>;
 
   Watch(Tell tell, double every, int64_t layers)

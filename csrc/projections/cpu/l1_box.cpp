@@ -2,7 +2,7 @@
 //   f(w) = sum of clip(a - theta, 0, u) = radius
 // by Newton's method inside a bracket, halved where a step leaves it (f is neither convex nor concave). A strided
 // sample of the row gives a narrow first bracket; one pass then collects the few elements that change their state
-// (zero, free or at their room) within it, and the search continues among those.
+// (zero, free or at their room) within the bracket, and the search continues among these.
 #include "projections/cpu/l1_box.h"
 
 #include <type_traits>
@@ -23,9 +23,10 @@ constexpr double kSampleTolerance = 0.15;
 constexpr double kUncertain = 0.5;  // relative to the radius: the usual error of a sample is smaller
 constexpr int64_t kRoom = 2048;     // undecided elements on the stack, 32 KiB
 constexpr int64_t kFew = kRoom / 4;
-// Largest rounding error of the search's sums, relative to the radius; above it, base moves to the element above theta.
+// Largest rounding error of the search's sums, relative to the radius; if it is exceeded, base moves to the element
+// above theta.
 constexpr double kLost = 0x1p-28;
-constexpr double kHuge = 1024;  // w in radii, above which even the number of free elements is uncertain
+constexpr double kHuge = 1024;  // w, in units of the radius, above which even the number of free elements is uncertain
 
 template <class T>
 class Row {
@@ -108,14 +109,14 @@ class Row {
       return w * static_cast<double>(free) * terms * 0x1p-53 > kLost * radius_;
     };
     if (w <= kHuge * radius_ && (!lost(n_) || !lost(evaluate(each, top, w).free))) return {top, w};
-    // From the smallest element that is not below theta no term of the sum is negative, and w is at most the radius.
+    // With base at the smallest element not below theta, no term of the sum is negative, and w is at most the radius.
     const double base = element_above(each, target), most = std::min(base, target);
     Bracket bracket{0, most};
     return {base, newton([&](double at) { return evaluate(each, base, at); }, target, kTolerance, most, bracket)};
   }
 
-  // The smallest element that is not below theta. Sums at a theta of the row's own dtype have no cancellation: halving
-  // its bits leads to two neighbours around the root.
+  // The smallest element that is not below theta. Sums at a theta of the row's own dtype have no cancellation:
+  // bisection on its bits leads to two neighbours around the root.
   template <class Each>
   double element_above(const Each& each, double target) {
     using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -142,7 +143,7 @@ class Row {
     if (!(w > 0 && w < base)) w = base / 2;
     Bracket bracket{0, base};
     if (chunks_ == 1 && n_ >= 2 * kSample) {
-      // A row with few nonzero elements is searched as a whole, any other near the threshold of a sample.
+      // A row with few nonzero elements is searched as a whole, any other row only near the threshold of a sample.
       Bracket guess = bracket;
       if (scan_.free <= kFew || (guess = sampled(base, target, w)).low < guess.high)
         if (within(guess, base, target, w)) return w;
@@ -150,7 +151,7 @@ class Row {
     return newton(whole, target, kTolerance, w, bracket);
   }
 
-  // Estimates a bracket of the root from a strided sample, with its middle in w; empty where the sample is too small.
+  // Estimates a bracket of the root from a strided sample, with its middle in w; empty if the sample is too small.
   Bracket sampled(double base, double target, double& w) const {
     T y[kSample], x[kSample];
     for (int64_t i = 0; i < kSample; ++i) {
@@ -167,8 +168,8 @@ class Row {
     return {std::max(0.0, w - kUncertain * share / slope), std::min(base, w + kUncertain * share / slope)};
   }
 
-  // Searches for the root, from w on, among the elements that change their state within the guess; false where the root
-  // is elsewhere, or where they are too many.
+  // Searches for the root, from w on, among the elements that change their state within the guess; false if the root is
+  // elsewhere, or if there are too many of them.
   bool within(Bracket guess, double base, double target, double& w) const {
     double a[kRoom], u[kRoom];
     const BoxUndecided open = kernels_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);

@@ -22,8 +22,8 @@ class Float32BoxRow {
     if (chunks_ > 1) partial_.resize(static_cast<size_t>(chunks_));
   }
 
-  // Returns false, with z unspecified, for a bad row, for a threshold that is huge against the radius or takes too many
-  // steps, and where the measured sum is too large.
+  // Returns false, with z unspecified, for a bad row, for a threshold that is huge compared to the radius or takes too
+  // many steps, and if the measured sum is too large.
   template <class Each>
   bool project(const Each& each) {
     if (!(radius_ >= kSmallestRadius && radius_ <= kLargestFloat32Radius)) return false;
@@ -51,11 +51,11 @@ class Float32BoxRow {
  private:
   static constexpr double kSmallestRadius = 0x1p-100, kLargestFloat32Radius = 0x1p100;
   static constexpr double kMargin = 0x1p-22;
-  // Exceeds the error of float32 sums: the row is certainly outside, or else left to the exact search.
+  // Exceeds the error of float32 sums: the row is certainly outside; other rows are left to the exact search.
   static constexpr double kUnsure = 0x1p-19;
   static constexpr double kNear = 0x1p-10;  // of the radius, in the search in float32
   static constexpr int kAttempts = 8;
-  static constexpr double kFurther = 3;  // Newton's steps out of a bracket without the root, longer and longer
+  static constexpr double kFurther = 3;  // how much further each Newton step out of a bracket without the root goes
   // A sample of a part of the row, in runs of four neighbours.
   static constexpr int64_t kPart = 8, kRun = 4, kLeast = 64, kMost = 4096, kBlock = 16, kFew = 16;
   static constexpr double kSampleTolerance = 0.1;
@@ -113,7 +113,8 @@ class Float32BoxRow {
     return {share.sum - static_cast<double>(share.free) * w, share.free};
   }
 
-  // Collects the elements that change their state within the bracket; false where the row is bad or they are too many.
+  // Collects the elements that change their state within the bracket; false if the row is bad or there are too many of
+  // them.
   template <class Each>
   bool open(const Each& each, float low, float high) {
     each(chunks_, [&](int64_t c) {

@@ -19,7 +19,7 @@
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
-// The room of y at x, rounded to nearest: for the search.
+// The room of y at x, rounded to nearest, for the search.
 PYROBUST_TARGET inline V room_near(V y, V x, V lower, V upper) {
   return where_less(splat(0), y, sub(upper, x), sub(x, lower));
 }
@@ -67,7 +67,7 @@ PYROBUST_TARGET BoxScan scan(const T* y, const T* x, int64_t n, Box box) {
   return {lane_max(top), lane_sum(total), free, n - good_x, n - good_y};
 }
 
-// u of an element at its room, a - base of one strictly between.
+// u for an element at its room, a - base for an element strictly between.
 PYROBUST_TARGET inline V fixed_part(V d, V c, V u) {
   const V zero = splat(0);
   return where_less(c, u, where_less(zero, c, d, zero), u);
@@ -96,7 +96,8 @@ PYROBUST_TARGET BoxUndecided open(const T* y, const T* x, int64_t n, Box box, do
   bool overflow = false;
   for_blocks(y, x, n, [&](V y8, V x8, [[maybe_unused]] int64_t at, unsigned lanes) PYROBUST_TARGET {
     const V u = room_near(y8, x8, lower, upper), d = sub(abs(y8), base8);
-    // w_low belongs to the larger theta: at their room even there, below zero even at the smaller, or between at both.
+    // w_low belongs to the larger theta: elements are at their room even there, below zero even at the smaller theta,
+    // or between at both.
     const V c_low = add(d, low8), c_high = add(d, high8);
     const unsigned full = ~less_bits(c_low, u), gone = ~less_bits(zero, c_high);
     const unsigned linear = less_bits(zero, c_low) & less_bits(c_high, u);

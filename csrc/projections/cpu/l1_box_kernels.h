@@ -1,5 +1,5 @@
-// The inner loops of the projection onto the l1 ball within a box, one set for each instruction set, all with the same
-// bits.
+// The inner loops of the projection onto the l1 ball within a box, one set for each instruction set, all with bitwise
+// equal results.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ struct BoxScan {
 // The sum of clip(a - theta, 0, u) as fixed + free * w: what Newton's method solves without cancellation.
 struct BoxValue {
   double fixed;  // sum of u of the elements at their room, and of a - base of those strictly between
-  int64_t free;  // the number of the latter
+  int64_t free;  // the number of elements strictly between
 };
 
 // The sum within a bracket [theta_low, theta_high]: the elements decided by it, and those undecided.
 struct BoxUndecided {
-  BoxValue throughout;  // of the elements that are at their room, or free, in the whole bracket
-  int64_t count;        // of the others, packed; -1 if they do not fit the room
+  BoxValue throughout;  // sums over the elements that are at their room, or free, in the whole bracket
+  int64_t count;        // number of the other elements, which are packed; -1 if they do not fit the memory
 };
 
 template <class T>
@@ -57,7 +57,7 @@ struct FloatBox {
 struct Float32BoxUndecided {
   double at_high;  // the sum at theta = high, of sums of four float32 numbers
   int64_t linear;  // elements between 0 and their room in the whole bracket
-  int64_t count;   // of those that change their state within it; -1 if they do not fit the room
+  int64_t count;   // number of elements that change their state within it; -1 if they do not fit the memory
   bool good;       // y is finite and x inside the box
 };
 

@@ -61,7 +61,7 @@ class ExactL2Row {
     return sum;
   }
 
-  // Whether the sum of squares is at most radius^2, exactly: by a rounded sum where that decides.
+  // Whether the sum of squares is at most radius^2, exactly: by a rounded sum if that decides it.
   template <class Each>
   bool inside(const Each& each, const T* row) {
     const double scale = to_about_one(radius_);
@@ -158,7 +158,7 @@ void project_linf(const T* v, T* z, const double* radius, int64_t radius_stride,
       if (!all_finite(v + i * n, n)) return bad.note(i);
   };
   if (radius_stride == 0) {
-    // One bound: rows make no difference.
+    // With one bound for all, the division into rows does not matter.
     const T one = bound(0);
     return parallel_for(0, rows * n, kChunk, [&](int64_t begin, int64_t end) {
       if (!kernels.clip(v + begin, z + begin, end - begin, one)) note(begin / n, (end + n - 1) / n);
@@ -193,7 +193,7 @@ template <class T>
 int64_t project_norm_ball(NormBall ball, const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows,
                           int64_t n, int threads, const ParallelFor& parallel_for) {
   FirstRow bad(rows);
-  if (ball == NormBall::kLinf || n == 1)  // the balls are the same interval
+  if (ball == NormBall::kLinf || n == 1)  // in one dimension, both balls are the same interval
     project_linf(v, z, radius, radius_stride, rows, n, parallel_for, bad);
   else
     project_l2(v, z, radius, radius_stride, rows, n, threads, parallel_for, bad);

@@ -73,7 +73,7 @@ PYROBUST_TARGET void shrink(const T* v, T* z, int64_t n, double scale, double fa
   }
 }
 
-// a^2 + c; exact products of float32 numbers make one rounding or two the same.
+// a^2 + c; products of float32 numbers are exact, so that one rounding and two give the same result.
 template <class T>
 PYROBUST_TARGET inline V add_square(V a, V c) {
   if constexpr (std::is_same_v<T, float>)

@@ -1,5 +1,5 @@
-// The inner loops of the projections onto l2 and l-infinity balls, one set for each instruction set, all with the same
-// bits.
+// The inner loops of the projections onto l2 and l-infinity balls, one set for each instruction set, all with bitwise
+// equal results.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Largest {
 // Float32 rows of fewer elements than a register holds are taken kShortRows at a time, one SIMD lane each.
 inline constexpr int64_t kLanes = 16;
 
-// float32 rows are multiplied in float32, any other in float64.
+// float32 rows are multiplied in float32, other rows in float64.
 template <class T>
 using Factor = std::conditional_t<std::is_same_v<T, float>, float, double>;
 
@@ -33,7 +33,7 @@ struct NormBallKernels {
   double (*squares)(const T* v, int64_t n, double scale);
   // z = (v * scale) * factor, rounded toward zero, at most |v|.
   void (*shrink)(const T* v, T* z, int64_t n, double scale, double factor);
-  // Sum of v^2, of numbers whose squares are in range.
+  // Sum of v^2, for numbers whose squares are in range.
   double (*plain_squares)(const T* v, int64_t n);
   // z = v * factor, 16-bit floats rounded toward zero.
   void (*multiply)(const T* v, T* z, int64_t n, Factor<T> factor);
@@ -57,7 +57,7 @@ inline Factor<T> l2_factor(double sum, double radius, int64_t n) {
   constexpr bool wide = std::is_same_v<T, double>;
   constexpr double kSmallest = wide ? 0x1p-400 : 0x1p-100, kMost = wide ? 0x1p400 : 0x1p100;
   if (!(radius >= kSmallest && radius <= kMost && sum <= (wide ? 0x1p900 : 0x1p400))) return -1;
-  // Squares that underflow lose less than 2^-1022 each, nothing against this error of the bound.
+  // Squares that underflow lose less than 2^-1022 each, which is nothing compared to this error of the bound.
   const double bound = radius * radius, error = sum_error(n + 8);
   if (sum * (1 + error) <= bound * (1 - error)) return 1;
   if (!(sum * (1 - error) > bound * (1 + error))) return -1;

@@ -69,7 +69,7 @@ class Row {
       total_ += partial(c).scan.total;
     }
     if (std::isfinite(total_)) return true;
-    // Only float64 elements can be finite and have a sum that is not.
+    // Only float64 elements can be finite and yet have a sum that is not.
     return std::all_of(v_, v_ + n_, [](T value) { return std::isfinite(to_float(value)); });
   }
 
@@ -79,7 +79,7 @@ class Row {
     return total_ * (1 + sum_error(n_)) <= radius_ || compare_sum(v_, n_, radius_) <= 0;
   }
 
-  // The elements with t < reach, packed: from the whole row, or from those packed before.
+  // The elements with t < reach, packed: from the whole row, or from the elements packed before.
   template <class Each>
   Below below(const Each& each, double reach, bool whole) {
     each(chunks_, [&](int64_t c) {
@@ -101,7 +101,7 @@ class Row {
 
   template <class Each>
   Below search(const Each& each) {
-    // The start: the solution for all elements, or the radius, which suffices for the largest alone, if smaller.
+    // The start: the solution for all elements or, if smaller, the radius, which is the solution for the largest alone.
     reach_ = std::min(radius_, top_ - (total_ - radius_) / static_cast<double>(n_));
     if (!(reach_ > 0)) reach_ = radius_;
     Below set = below(each, reach_, true);

@@ -1,5 +1,5 @@
-// Projection onto the l1 ball of float32 rows whose elements are not huge against the radius: most of the search and
-// the last pass run in float32, and a smaller sum covers their rounding errors.
+// Projection onto the l1 ball of float32 rows whose elements are not huge compared to the radius: most of the search
+// and the last pass run in float32, and a smaller sum covers their rounding errors.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ class Float32Row {
     if (chunks_ > 1) kept_.resize(static_cast<size_t>(chunks_));
   }
 
-  // Returns false, with z unspecified, for a row that is inside or nearly inside the ball, not finite or huge, and
-  // where the measured sum is too large.
+  // Returns false, with z unspecified, for a row that is inside or nearly inside the ball, not finite or huge, and if
+  // the measured sum is too large.
   template <class Each>
   bool project(const Each& each) {
     if (!(radius_ >= kSmallestRadius)) return false;
@@ -45,8 +45,8 @@ class Float32Row {
     }
     const auto count = static_cast<double>(set.count);
     if (!(count * reach * (count / 16 + 16) * 0x1p-53 <= 0x1p-27 * radius_)) return false;
-    // z = (a - high) - low is within two roundings of a - threshold: 2^-23 of the sum. The margin covers that, and as
-    // much again for the errors bounded above.
+    // z = (a - high) - low is within two roundings of a - threshold: 2^-23 of the sum. The margin covers twice that,
+    // the second half for the errors bounded above.
     const double threshold = top_ - (reach - kMargin * radius_ / count);
     const auto high = static_cast<float>(threshold);
     const auto low = round_toward<float>(threshold - static_cast<double>(high), INFINITY);

@@ -197,7 +197,7 @@ PYROBUST_TARGET inline ShortReach reach_by_order(double* t, int64_t n, const V* 
   return reach;
 }
 
-// z, with v's sign and at most |v|: where t was rounded, z may be a step above it.
+// z, with v's sign and at most |v|: where t was rounded, z might otherwise be a step above it.
 template <class T>
 inline T signed_as(T z, T v) {
   if constexpr (std::is_floating_point_v<T>)
@@ -212,7 +212,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
   if constexpr (std::is_same_v<T, float>) {
     return short_floats<absolute>(v, z, radius, radius_stride, n, rows);
   } else {
-    // Lane l of half h is row 8 h + l; t and z hold an element of all rows, then the next.
+    // Lane l of half h is row 8 h + l; t and z hold one element of all rows, then the next element.
     alignas(64) double t[kShortRow * kShortRows];
     alignas(64) double r[kShortRows];
     for (int row = 0; row < kShortRows; ++row) {
@@ -253,7 +253,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
         const V exact = max(sub(reach.half[h], t8), zero), z8 = put_truncated(z16 + at, exact);
         if constexpr (std::is_same_v<T, Half>)  // rounded in the order of the row
           open |= (less_bits(zero, exact) & less_bits(exact, splat(0x1p-13))) << (8 * h);
-        // The sum with its rounding errors (Knuth's TwoSum): where there are none, it is exact.
+        // The sum with its rounding errors (Knuth's TwoSum): if there are none, it is exact.
         const V next = add(sum[h], z8), back = sub(next, sum[h]);
         lost[h] = add(lost[h], abs(add(sub(sum[h], sub(next, back)), sub(z8, back))));
         sum[h] = next;

@@ -1,5 +1,5 @@
-// The inner loops of the projections onto the simplex and the l1 ball, one set for each instruction set, all with the
-// same bits: sums run in sixteen chains whatever the width of the registers.
+// The inner loops of the projections onto the simplex and the l1 ball, one set for each instruction set, all with
+// bitwise equal results: sums run in sixteen chains whatever the width of the registers.
 #pragma once
 
 #include <cstdint>

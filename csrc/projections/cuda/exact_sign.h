@@ -1,6 +1,6 @@
 // Exact sign of a sum of a row's numbers, by a group of threads: for comparisons that a rounded sum cannot decide.
 // The sum is added up digit by digit, the highest first, until what is left below cannot change its sign. Unlike
-// common/exact_sum.h it needs no memory, and a pass over the row for each digit; ties end when no bits are left.
+// common/exact_sum.h it needs no memory, but a pass over the row for each digit; ties end when no bits are left.
 #pragma once
 
 #include "projections/cuda/row.h"
@@ -74,7 +74,7 @@ PYROBUST_GROUP int exact_sign(Group& group, int top, const Each& each) {
     });
     group.add(part);
     sum = sum * (int64_t{1} << kDigitBits) + part[0];
-    // What is below is less than one unit for each such term.
+    // What lies below is less than one unit for each such term.
     if (part[1] == 0) return sum < 0 ? -1 : sum > 0 ? 1 : 0;
     if (sum >= part[1]) return 1;
     if (sum <= -part[1]) return -1;

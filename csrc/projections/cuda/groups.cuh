@@ -1,11 +1,11 @@
-// The groups of threads that share a row (row.h), and the launch that gives each row one: a few threads of a warp for
-// short rows, which stay in registers; a block for longer ones; beyond 4096 elements a large block that reads the row
-// again for every pass, from L2 when the row is too long for the L1 cache.
+// The groups of threads that share a row (row.h), and the launch that gives each row a group: a few threads of a warp
+// for short rows, which stay in registers; a block for longer rows; beyond 4096 elements, a large block that reads the
+// row again for every pass, from L2 when the row is too long for the L1 cache.
 //
-// What to expect: up to 4096 elements memory is read once and written once, and float64 arithmetic is what comes close
-// to limiting the speed on an sm_90 (about half to two thirds of the copy rate by count of instructions, not measured).
-// 64 rows of 150528 elements occupy 64 of 132 processors for five to seven passes: a quarter to a third of the copy
-// rate; more needs several blocks for a row.
+// What to expect: up to 4096 elements, memory is read once and written once, and float64 arithmetic comes close to
+// limiting the speed on an sm_90 (about half to two thirds of the copy rate by count of instructions, not measured). 64
+// rows of 150528 elements occupy 64 of 132 processors for five to seven passes: a quarter to a third of the copy rate;
+// a higher rate would need several blocks for a row.
 #pragma once
 
 #include <algorithm>
@@ -67,8 +67,8 @@ class Block {
  public:
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kMostValues = 3;
-  // One set of partial results is written while the other may still be read: one barrier a reduction is enough, for a
-  // thread comes to a set again only after a barrier that all reach when they have read it.
+  // One set of partial results is written while the other may still be read. One barrier per reduction is enough,
+  // because a thread returns to a set only after a barrier that all threads reach when they have read it.
   struct Shared {
     double partial[2][kMostValues][kWarps];
   };

@@ -14,7 +14,7 @@ constexpr int kBoxSample = 8;           // elements of a thread
 constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr float kCoarseTolerance = 0x1p-18f;
 constexpr double kLess = 0x1p-42;  // of the radius
-constexpr double kMostLess = 16;   // no more than the whole radius is left out in the end
+constexpr double kMostLess = 16;   // at most the whole radius is left out in the end
 // A longer w may lose too many digits in sums of a - base over the free elements: base becomes an element near the
 // threshold. Rows of n elements lose at most n^2 2^-53 w.
 PYROBUST_GROUP double longest(int64_t n, double radius) {
@@ -64,7 +64,7 @@ class L1BoxRow {
           base = nearest(top_ - w);
           w = whole(target, base, w + (base - top_), {base - top_, base});
           if (std::fabs(w) > longest(n_, radius_)) {
-            // From the smallest element that is not below theta no term of the sum is negative, and w is at most the
+            // With base at the smallest element not below theta, no term of the sum is negative, and w is at most the
             // radius.
             base = element_above(target);
             const double most = base < target ? base : target;
@@ -79,7 +79,7 @@ class L1BoxRow {
   }
 
  private:
-  // False where an element of y is not finite, one of x is outside the box, or the radius is invalid.
+  // False if an element of y is not finite, an element of x is outside the box, or the radius is invalid.
   PYROBUST_GROUP bool scan() {
     bool bad = !good_radius(radius_);
     double top = 0, part[2] = {0, 0};
@@ -131,7 +131,7 @@ class L1BoxRow {
     });
   }
 
-  // f(a - top, u) in float32: for a start only.
+  // f(a - top, u) in float32, only for a start.
   template <class F>
   PYROBUST_GROUP void coarse_element(T y, T x, float top, const F& f) const {
     const float yf = static_cast<float>(to_float(y)), xf = static_cast<float>(to_float(x));
@@ -177,7 +177,7 @@ class L1BoxRow {
     return start_ = whole(target, top_, start_, {0, top_});
   }
 
-  // The a that is closest to theta, the larger of two.
+  // The a that is closest to theta; of two, the larger one.
   PYROBUST_GROUP double nearest(double theta) {
     double least = kLargestDouble, best = 0;
     const auto each = [&](const auto& f) {
@@ -192,8 +192,8 @@ class L1BoxRow {
     return group_.max(best);
   }
 
-  // The smallest a that is not below theta. Sums at a theta of the row's own dtype have no cancellation: halving its
-  // bits leads to two neighbours around the root.
+  // The smallest a that is not below theta. Sums at a theta of the row's own dtype have no cancellation: bisection on
+  // its bits leads to two neighbours around the root.
   PYROBUST_GROUP double element_above(double target) {
     using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
     using Bits = std::conditional_t<std::is_same_v<T, double>, uint64_t, uint32_t>;

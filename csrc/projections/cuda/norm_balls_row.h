@@ -28,7 +28,7 @@ class NormRow {
   }
 
  private:
-  // False where an element is not finite, or the radius is invalid.
+  // False if an element is not finite, or the radius is invalid.
   PYROBUST_GROUP bool scan() {
     bool bad = !good_radius(radius_);
     double top = 0;
@@ -50,8 +50,8 @@ class NormRow {
     });
   }
 
-  // Whether the sum of squares is at most radius^2, exactly: by a rounded sum where that decides. sum: of the squares
-  // of what each gives, times scale^2, scale = to_about_one(radius).
+  // Whether the sum of squares is at most radius^2, exactly: by a rounded sum if that decides it. sum: the sum of
+  // squares of what each gives, times scale^2, scale = to_about_one(radius).
   template <class Each>
   PYROBUST_GROUP bool at_most(double sum, double scale, const Each& each) {
     const double bound = (radius_ * scale) * (radius_ * scale), error = sum_error(n_ + 8);

@@ -1,8 +1,8 @@
 // Building blocks of the row projections: a group of threads shares a row, and the thread of rank r has elements r, r +
 // size and so on. Nothing here needs a device, so that the same code runs under test on the host.
 //
-// A group has rank() and size(), and add(a), max(a), any(a), which all its threads call together and which give all of
-// them the same: every branch between two such calls must be taken by all or by none.
+// A group has rank() and size(), and add(a), max(a) and any(a), which all its threads call together and which give all
+// threads the same result: every branch between two such calls must be taken by all threads or by none.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@
 namespace pyrobust::cuda {
 
 constexpr double kLargestDouble = 0x1.fffffffffffffp1023;
-constexpr int kMaxAttempts = 1100;  // of steps back, each four times the last: through all exponents
+constexpr int kMaxAttempts = 1100;  // number of steps back, each four times the last: through all exponents
 
 PYROBUST_GROUP bool good_radius(double radius) { return radius >= 0 && radius <= kLargestRadius; }
 
@@ -54,7 +54,7 @@ PYROBUST_GROUP T truncated(double a) {
     return round_toward<float>(a, 0.0);
 #endif
   } else {
-    // Truncated twice is truncated.
+    // Truncating twice is the same as truncating once.
     const uint32_t u = bits<uint32_t>(truncated<float>(a)), magnitude = u & 0x7fffffffu;
     if constexpr (std::is_same_v<T, BFloat16>) {
       return {static_cast<uint16_t>(u >> 16)};
@@ -71,7 +71,8 @@ PYROBUST_GROUP T truncated(double a) {
   }
 }
 
-// Rounds a thread's elements, which are not negative, so that their sum never grows; at most cap, a number of T.
+// Rounds a thread's elements, which are not negative, so that their sum never grows; each is at most cap, a number of
+// T.
 template <class T>
 class Truncation {
  public:
@@ -94,7 +95,7 @@ PYROBUST_GROUP T with_sign(T a, T sign) {
     return {static_cast<uint16_t>((a.bits & 0x7fffu) | (sign.bits & 0x8000u))};
 }
 
-// f(k, i) for the elements i of the calling thread; kPer > 0: at most that many, k counts them. 0: any number.
+// f(k, i) for the elements i of the calling thread; kPer > 0: at most that many, counted by k. 0: any number.
 template <int kPer, class Group, class F>
 PYROBUST_GROUP void for_slots(const Group& group, int64_t n, const F& f) {
   if constexpr (kPer > 0) {
@@ -110,7 +111,7 @@ PYROBUST_GROUP void for_slots(const Group& group, int64_t n, const F& f) {
   }
 }
 
-// The calling thread's elements of a row: in registers, or for kPer = 0 left where they are.
+// The calling thread's elements of a row: in registers, or, for kPer = 0, left in memory.
 template <class T, int kPer>
 class Slice {
  public:

@@ -2,14 +2,15 @@
 // largest a and t = top - a, the projection is reach - t where positive, and reach is the root of the convex
 // piecewise-linear
 //   sum over t < reach of (reach - t) = radius
-// by Newton's method (Michelot 1986; Condat 2016). Nothing is packed: a thread keeps its elements and skips the dropped.
+// by Newton's method (Michelot 1986; Condat 2016). Nothing is packed: a thread keeps its elements and skips the dropped
+// ones.
 #pragma once
 
 #include "projections/cuda/exact_sign.h"
 
 namespace pyrobust::cuda {
 
-// A step divides excess * slope by at least four, so float64 needs fewer; float32 only looks for a start.
+// A step divides excess * slope by at least four, so float64 needs fewer steps; float32 only looks for a start.
 constexpr int kMaxRounds = 200;
 constexpr int kMaxCoarseRounds = 24;
 constexpr int kSample = 8;  // elements of a thread
@@ -58,7 +59,7 @@ class L1Row {
     return absolute_ ? std::fabs(a) : a;
   }
 
-  // False where an element is not finite, or the radius is invalid.
+  // False if an element is not finite, or the radius is invalid.
   PYROBUST_GROUP bool scan() {
     bool bad = !good_radius(radius_);
     double top = -kLargestDouble, total[1] = {0};
@@ -84,8 +85,9 @@ class L1Row {
     });
   }
 
-  // The reach for a budget, from any start > 0: from the left of the root the first step leads to its right, from there
-  // on every step drops elements. each(f): f(t) for the calling thread's. count_ becomes the number that is left.
+  // The reach for a budget, from any start > 0: from the left of the root, the first step leads to its right; from
+  // there on, every step drops elements. each(f): f(t) for the calling thread's elements. count_ becomes the number of
+  // elements left.
   template <class Real, class Each>
   PYROBUST_GROUP double newton(double start, double budget, int rounds, const Each& each) {
     const Real limit = static_cast<Real>(radius_);
@@ -136,7 +138,7 @@ class L1Row {
   }
 
   PYROBUST_GROUP double search() {
-    // The start: the solution for all elements, or the radius, which suffices for the largest alone, if smaller.
+    // The start: the solution for all elements or, if smaller, the radius, which is the solution for the largest alone.
     double start = top_ - (total_ - radius_) / static_cast<double>(n_);
     if (!(start > 0 && start < radius_)) start = radius_;
     return newton<double>(coarse(start), radius_, kMaxRounds, [&](const auto& f) {

@@ -9,7 +9,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Vectors of logits: of float32 themselves, of other types in float64.
+// Vectors of logits: float32 as they are, other types in float64.
 inline scalar::W load_logits(const float* p) { return scalar::load_wide(p); }
 template <class T>
 scalar::V load_logits(const T* p) {
@@ -18,8 +18,8 @@ scalar::V load_logits(const T* p) {
 inline scalar::W same(scalar::W, double a) { return scalar::wide(static_cast<float>(a)); }
 inline scalar::V same(scalar::V, double a) { return scalar::splat(a); }
 
-// The class of the largest logit, the first of equal ones, or `classes` where the row has no finite winner: the same
-// as `consider` for each in turn.
+// The class of the largest logit, the first of equal ones, or `classes` if the row has no finite winner; gives the same
+// as `consider` for each class in turn.
 template <class T>
 int64_t vote_of(const T* row, int64_t classes) {
   using Vector = decltype(load_logits(row));

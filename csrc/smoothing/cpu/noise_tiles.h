@@ -11,7 +11,8 @@ namespace pyrobust::cpu {
 
 // Kernels write whole groups of this many blocks of four elements.
 inline constexpr int64_t kKernelBlocks = 16;
-// Elements of noise a thread holds at once: well inside the first-level cache together with the images and the output.
+// Elements of noise that a thread holds at once: with the images and the output, they fit well into the first-level
+// cache.
 inline constexpr int64_t kTile = 1024;
 
 // Elements to draw, consecutive in the order of the noise contract: `blocks` whole blocks, of which the first `skip`
@@ -42,8 +43,8 @@ void for_tiles(const NoiseRun* runs, int64_t run_count, const NoiseShape& shape,
                const ParallelFor& parallel_for, const Draw& draw, const Finish& finish) {
   const int64_t plane = shape.plane, channels = shape.channels, row = channels * plane;
 
-  // A tile is a stretch of one image in the order that keeps its output together: elements where planes follow each
-  // other, pixels (with all their channels) where channels are innermost.
+  // A tile is a stretch of one image in the order that keeps its output together: elements if planes follow each other,
+  // pixels (with all their channels) if channels are innermost.
   const int64_t extent = shape.channels_last ? plane : row;
   const int64_t step = shape.channels_last ? std::max<int64_t>(16, kTile / channels / 16 * 16) : kTile;
   const int64_t tiles = (extent + step - 1) / step;

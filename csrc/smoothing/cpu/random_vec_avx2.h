@@ -38,7 +38,7 @@ template <int n>
 PYROBUST_TARGET inline I shift_right_signed(I a) {
   return _mm256_srai_epi32(a, n);
 }
-// The key is combined with the word that is ready first, off the chain of products.
+// The key is combined with the word that is ready first, so that it does not lengthen the chain of products.
 PYROBUST_TARGET inline I xor3(I a, I b, I key) { return _mm256_xor_si256(a, _mm256_xor_si256(b, key)); }
 
 PYROBUST_TARGET inline I bit_xor(I a, I b) { return _mm256_xor_si256(a, b); }

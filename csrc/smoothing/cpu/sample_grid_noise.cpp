@@ -38,7 +38,7 @@ void sample_grid_noise(const GridTable& table, uint32_t domain, const NoiseRun* 
   for_tiles<int32_t>(
       runs, run_count, shape, std != nullptr, parallel_for,
       [&](const NoiseStretch& s, int32_t* j) {
-        // A tail may have been drawn beside the stretch: only its own elements count.
+        // A tail may have been drawn outside the stretch: only the stretch's own elements count.
         if (level.draw(table, NoiseKey{s.key, domain}, s.image, s.sample, s.block, s.blocks, j) &&
             has_tail(j + s.skip, s.count, table.count))
           std::atomic_ref<uint8_t>(tail[s.n]).store(1, std::memory_order_relaxed);

@@ -10,7 +10,7 @@
 namespace pyrobust::cpu {
 
 // Draws the integers of blocks [block, block + blocks) of one sample and returns whether any is a tail. j has room for a
-// multiple of kKernelBlocks blocks, all of which may be written and count as drawn.
+// multiple of kKernelBlocks blocks, all of which may be written and are counted as drawn.
 using GridNoiseKernel = bool (*)(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                                  int64_t blocks, int32_t* j);
 

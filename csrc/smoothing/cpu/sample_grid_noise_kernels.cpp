@@ -98,7 +98,7 @@ PYROBUST_TARGET inline void look_up(const uint32_t* __restrict guide, const uint
   }
 }
 
-// Stands for |J| where the guide does not decide it.
+// Stands for a |J| that the guide does not decide.
 inline constexpr int32_t kUndecided = 1 << 30;
 
 // Computes the signed J of one place and entry for each SIMD lane; `most` collects the largest magnitude.
@@ -145,15 +145,15 @@ __attribute__((noinline, cold)) bool redraw(const GridTable& table, NoiseKey key
 }
 
 // A software pipeline of three steps, each one group behind the one before: loads of one group overlap with products of
-// the next, and no store is read back at once in pieces of another width.
+// the next, and no store is read back immediately in pieces of another width.
 PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                           int64_t blocks, int32_t* j) {
   alignas(64) uint32_t cells[2 * kGroup],
-      entries[2 * kGroup];  // of two groups in turn: the rest of the cache is the guide's
+      entries[2 * kGroup];  // of two groups in turn: the guide takes the rest of the cache
   const RoundKeys keys = round_keys(key.philox);
   const uint32_t* guide = table.guide;
   const int entry_bits = table.entry_bits;
-  float* words = reinterpret_cast<float*>(j);  // as memory for vectors only
+  float* words = reinterpret_cast<float*>(j);  // only as memory for vectors
   bool tail = false;
   const int64_t groups = (blocks + kKernelBlocks - 1) / kKernelBlocks;
   for (int64_t g = 0; g < groups + 2; ++g) {

@@ -1,4 +1,4 @@
-// The inner loops of sample_grid_noise, one set for each instruction set, all with the same bits.
+// The inner loops of sample_grid_noise, one set for each instruction set, all with bitwise equal results.
 #pragma once
 
 #include "simd/dispatch.h"

@@ -86,8 +86,8 @@ PYROBUST_TARGET inline F single(I w) {
     return with_sign(mul(minus_two_log(bit_and(w, splat(0x7fffffffu))), splat(kLaplaceScale)), w);
 }
 
-// Two passes over a tile that stays in the first-level cache: the words, then the noise in their place. Together in one
-// loop, the long chains of both would fill the reorder window before the next counters start.
+// Two passes over a tile that stays in the first-level cache: the words, then the noise in their place. In a single
+// loop, the long dependency chains of both would fill the reorder window before the next counters start.
 template <Family family>
 PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks,
                                 float* z) {

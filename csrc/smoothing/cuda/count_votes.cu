@@ -1,4 +1,4 @@
-// A warp reads 32 / kLanes rows, kLanes CUDA threads each; winners that fall on one counter are added by one atomic.
+// A warp reads 32 / kLanes rows, kLanes CUDA threads each; votes for the same counter are added by one atomic.
 #include "smoothing/cuda/count_votes.h"
 
 #include <algorithm>

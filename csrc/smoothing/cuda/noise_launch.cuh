@@ -14,8 +14,8 @@ namespace pyrobust::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Runs are a kernel argument, so that nothing is copied to the device and nothing waits; more runs take more launches.
-// These fill the 4 KB of arguments that a launch may have on every driver.
+// Runs are a kernel argument, so that nothing is copied to the device and nothing waits; further runs take further
+// launches. This many fill the 4 KB of arguments that a launch may have on every driver.
 constexpr int kRunsPerLaunch = 120;
 
 struct NoiseRuns {
@@ -28,7 +28,7 @@ struct NoiseRuns {
 template <class Args>
 constexpr bool kFits = sizeof(Args) + 8 + sizeof(NoiseRuns) <= 4096;
 
-// The run that holds sample n, which is not before the first run's.
+// The run that holds sample n, which is not before the first sample of the first run.
 __device__ __forceinline__ int run_of(const NoiseRuns& runs, int64_t n) {
   int low = 0, high = runs.count;
   while (high - low > 1) {

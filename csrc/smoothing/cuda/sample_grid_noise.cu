@@ -1,5 +1,5 @@
-// One thread for four elements of the image, in a loop over the samples: k, mean and std are read once a run. The guide
-// stays in the first-level cache: half of all draws need one octave of it, three quarters two.
+// One thread for four elements of the image, in a loop over the samples: k, mean and std are read once per run. The
+// guide stays in the first-level cache: half of all draws need one octave of it, three quarters two.
 #include "smoothing/cuda/sample_grid_noise.h"
 
 #include "smoothing/cuda/noise_launch.cuh"
@@ -20,7 +20,7 @@ struct Args {
   uint8_t* tail;
 };
 
-// Any shape and layout. `wide`: rows of whole quads that lie together and begin where a store of four may.
+// Any shape and layout. `wide`: rows of whole quads, contiguous and aligned for stores of four.
 template <class Out, class Real>
 __global__ void __launch_bounds__(kThreads)
     grid_kernel(Args<Out, Real> a, bool wide, const __grid_constant__ NoiseRuns runs) {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
       result.v[i] = store_as<Out>(a.std == nullptr ? y : (y - mean[i]) / std[i]);
       tail |= i < valid && (j[i] >= a.table.count || -j[i] >= a.table.count);
     }
-    if (tail) a.tail[n] = 1;  // a race of equal values
+    if (tail) a.tail[n] = 1;  // a race between writes of equal values
     Out* target = a.out + n * row;
     if (wide) {
       *reinterpret_cast<Pack<Out, 4>*>(target + 4 * quad) = result;

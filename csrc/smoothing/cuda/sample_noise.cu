@@ -1,5 +1,5 @@
-// One thread for four pixels of the image, in a loop over the samples: x, mean and std are read once a run, nothing is
-// divided per sample, and every store is as wide as the layout allows. Bound by the write of the batch.
+// One thread for four pixels of the image, in a loop over the samples: x, mean and std are read once per run, nothing
+// is divided per sample, and every store is as wide as the layout allows. Bound by the write of the batch.
 #include "smoothing/cuda/sample_noise.h"
 
 #include "smoothing/cuda/noise_launch.cuh"
@@ -30,7 +30,7 @@ __device__ __forceinline__ Out finished(const Args<Out, Real>& a, float z, Real 
 }
 
 // `C` channels innermost (channels_last), or planes one after another (C = 1). Needs planes of a multiple of four
-// elements where C > 1 or std is given, else rows of one.
+// elements if C > 1 or std is given, else rows of such a multiple.
 template <class Out, class Real, Family family, int C>
 __global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, const __grid_constant__ NoiseRuns runs) {
   const int64_t extent = C > 1 ? a.shape.plane : a.shape.channels * a.shape.plane;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, con
   }
 }
 
-// Any shape and layout, one element a store.
+// Any shape and layout, with one element per store.
 template <class Out, class Real, Family family>
 __global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, const __grid_constant__ NoiseRuns runs) {
   const int64_t row = a.shape.channels * a.shape.plane;

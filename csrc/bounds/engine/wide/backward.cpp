@@ -11,7 +11,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Elements of the largest layer's coefficients in one pass.
+// Largest number of elements of a layer's coefficients in one pass.
 constexpr int64_t kElements = int64_t{1} << 21;
 
 // Whether a gather keeps every element in its place.
@@ -75,7 +75,7 @@ void WideBackward<T>::run(const std::vector<ExampleState<T>>& examples, const st
   }
 }
 
-// Puts rows of one or two outputs; those of a linear layer begin at the weights, which are few beside all outputs.
+// Puts rows of one or two outputs; rows of a linear layer begin at the weights, which are few compared to all outputs.
 template <class T>
 void WideBackward<T>::start(const std::vector<OutputRow>& rows) {
   const int64_t output = network_.output();
@@ -131,7 +131,7 @@ T* WideBackward<T>::zeros(int64_t i) {
   return p.a;
 }
 
-// Adds coefficients to those of layer i; takes over their memory where there are none yet.
+// Adds coefficients to those of layer i; takes over their memory if the layer has none yet.
 template <class T>
 void WideBackward<T>::put(int64_t i, Part&& coefficients) {
   Part& p = part(i);

@@ -12,7 +12,7 @@
 
 namespace pyrobust::cpu {
 
-// A linear function of the outputs: sign times one of them, or times that of the label, unless it is -1, less it.
+// A linear function of the outputs: sign times one of them, or, unless label is -1, times the label's output less it.
 struct OutputRow {
   int64_t output = 0, label = -1;
   bool positive = true;
@@ -29,7 +29,7 @@ class WideBackward {
   void run(const std::vector<ExampleState<T>>& examples, const std::vector<int64_t>& example, const T* rows,
            const std::vector<OutputRow>& output_rows, double* bounds);
 
-  // Rows that one pass takes at most: more gain nothing. dense: of all outputs.
+  // Largest number of rows of one pass: more gain nothing. dense: rows of all outputs.
   int64_t most_rows(bool dense) const;
 
  private:

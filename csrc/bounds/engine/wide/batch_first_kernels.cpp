@@ -1,4 +1,4 @@
-// The inner loops beside library products.
+// The inner loops used in addition to library products.
 #include "bounds/engine/wide/batch_first_kernels.h"
 
 #include <cmath>
@@ -178,7 +178,7 @@ PYROBUST_TARGET void scale(const T* lower, const T* upper, int64_t n, const T* s
       error = add(mul(load(se8.at), m), load(te8.at));
       error = add(error, mul(share, add(add(sized, abs(t)), add(flushed, mul(flushed, abs(s))))));
       if (shift_excess != nullptr) error = add(error, mul(share, load(Eight<double>(shift_excess, i, n).at)));
-      // Zero where everything is: a zero scale of an exact range.
+      // Zero where everything is zero: a zero scale of an exact range.
       const V total = add(error, add(sized, abs(t)));
       error = add(error, where_less(none, total, fused(total, rounding, smallest), mul(total, none)));
     }

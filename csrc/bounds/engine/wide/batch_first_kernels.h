@@ -1,5 +1,6 @@
-// The inner loops beside library products, one set for each instruction set. Examples and rows lie one after the other,
-// [n] neurons each; a range is stored as its ends in T, rounded outward, and every step is one pass over it in float64.
+// The inner loops used in addition to library products, one set for each instruction set. Examples and rows lie one
+// after the other, [n] neurons each; a range is stored as its ends in T, rounded outward, and every step is one pass
+// over it in float64.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ struct BatchFirstKernels {
   void (*add)(const T* lower, const T* upper, int64_t n, double sign, bool sound, T* lower_out, T* upper_out, T* sum);
   // Computes the ranges of max(z, 0).
   void (*relu)(const T* lower, const T* upper, int64_t n, T* lower_out, T* upper_out);
-  // Widens n ranges by share (|z| + flushed); sets those that are not in order, or beyond `largest`, or whose sum
+  // Widens n ranges by share (|z| + flushed); sets ranges that are not in order, or are beyond `largest`, or whose sum
   // (unless null) is, to all numbers.
   void (*check)(int64_t n, double share, double flushed, double largest, const T* sum, T* lower, T* upper);
   // Multiplies a row by the slope for its sign, in place; returns the sum of a times the intercept for its sign.

@@ -10,7 +10,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Neurons of a piece of work: their constants stay in the cache while the examples pass by.
+// Number of neurons of a piece of work: their constants stay in the cache during the loop over the examples.
 constexpr int64_t kBlockSize = 4096;
 
 }  // namespace
@@ -72,7 +72,7 @@ void WideIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t coun
   const Outward out(options_.sound);
   const int64_t n = size_of(0);
   const Corners &low = inputs.lower, &high = inputs.upper;
-  // Float32 corners are those of this arithmetic; a library never computes in another.
+  // Float32 corners are numbers of this arithmetic; a library never computes in another.
   const bool narrow = low.narrow != nullptr && sizeof(T) == sizeof(float);
   given_ = narrow && input_multiplied_ ? &inputs : nullptr;
   if (given_ != nullptr) return;
@@ -313,7 +313,7 @@ void WideIntervals<T>::maximum(int64_t i) {
   });
 }
 
-// All other layers, by the interval pass of examples, products of as many as its lanes take.
+// All other layers, by the interval pass of examples; products for as many examples as its lanes hold.
 template <class T>
 void WideIntervals<T>::other(int64_t i) {
   const Layer<T>& layer = network_.layer(i);

@@ -13,7 +13,7 @@
 
 namespace pyrobust::cpu {
 
-// Memory that several layers use in turn: fresh pages for each would cost a good part of the work.
+// Memory that several layers use in turn: fresh pages for each layer would cost a large part of the time.
 template <class T>
 struct Buffer {
   std::unique_ptr<T[]> memory;
@@ -38,7 +38,7 @@ class BufferPool {
   void give_back(Buffer<T>& buffer) {
     if (buffer) free_.push_back(std::move(buffer));
     buffer = {};
-    // Layers shrink towards the output: what later ones do not take is worth less than its memory.
+    // Layers shrink towards the output, so keeping more memory for later layers is not worth it.
     if (free_.size() > 6) free_.erase(free_.begin());
   }
 
@@ -100,7 +100,7 @@ class WideIntervals {
   double largest_;                          // of the deployed pass
   std::vector<uint8_t> sums_, handed_out_;  // by layer: whether sums, or ranges by example, are needed
   bool input_multiplied_ = true;            // whether only the library reads the input
-  const InputSet* given_ = nullptr;         // the input, where it is read as it was given
+  const InputSet* given_ = nullptr;         // the input, if it is read as given
   int64_t first_ = 0;
   std::vector<std::vector<int64_t>> freed_;  // by layer: the layers that it is the last to read
   std::vector<Ranges> ranges_;

@@ -33,7 +33,8 @@ using LibraryProduct = std::function<LibraryResult<T>(int64_t layer, Product pro
                                                       const Channels* channels)>;
 
 // For CROWN-IBP, forward sums of many products are taken in a few blocks of channels, added up one after the other: the
-// error of a sum in any order is proportional to its length. IBP's margins lose more elsewhere, and are worth less time.
+// error of a sum in any order is proportional to its length. IBP's margins lose more elsewhere, so this is not worth
+// its time for them.
 template <class T>
 struct SumBlocks {
   int64_t channels = 0, each = 0, kernel = 1;
@@ -46,14 +47,14 @@ struct SumBlocks {
     each = (channels + most - 1) / most;
   }
   int64_t count() const { return (channels + each - 1) / each; }
-  // In a term of the sum, from the product to the last addition.
+  // Roundings of a term of the sum, from the product to the last addition.
   int64_t roundings() const { return each * kernel + count() - 1; }
 
  private:
   static constexpr int64_t kLeast = 576, kMost = 8;  // products of a block, and blocks
 };
 
-// The smallest normal number, which a library may take for zero, as an operand or as a result.
+// The smallest normal number; a library may treat smaller operands and results as zero.
 template <class T>
 inline constexpr double kSmallestNormal = sizeof(T) == sizeof(double) ? 0x1p-1022 : 0x1p-126;
 
