@@ -24,7 +24,7 @@ class PrintedRadii:
 
     Attributes:
         value: [D], distinct radii, ascending.
-        decimals: [D], number of decimals of each.
+        decimals: [D], number of decimals of each radius.
         count: [D], number of rows with each radius.
         inverse: [N], the place of each row's radius in ``value``.
         rows: N, the number of rows.

@@ -273,10 +273,10 @@ class BoundedModel:
     ) -> LinearBounds:
         """Bound C·f(x′) by linear functions of x′, for all inputs x′ of each set.
 
-        These functions are those that a backward pass yields at the input (Zhang et al., 2018), before their minimum
-        over the set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are included
-        in lower_b and upper_b, so the inequalities hold for the returned floats. The torch engine computes the
-        functions in float64.
+        These are the functions that a backward pass yields at the input (Zhang et al., 2018), before their minimum over
+        the set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are included in
+        lower_b and upper_b, so the inequalities hold for the returned floats. The torch engine computes the functions
+        in float64.
 
         Args:
             x: as for ``bounds``.

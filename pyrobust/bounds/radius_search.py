@@ -30,8 +30,8 @@ def search_radius(
     The loss of margin from radius 0 on grows like a power of the radius, with an exponent that itself grows: a margin
     of 9 at radius 0 may be -500 at four times its root. The root is therefore approached by the secant through both
     ends of the bracket in the logarithms of radius and loss; the weight of an end that stays is halved (the Illinois
-    method; Dowell and Jarratt, 1971). A step to within the resolution of an end of the bracket is moved to half the
-    resolution beyond the root, so that the bracket closes from the other side.
+    method; Dowell and Jarratt, 1971). A step that would come within the resolution of an end of the bracket is moved to
+    half the resolution beyond the root, so that the bracket closes from the other side.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")

@@ -43,7 +43,7 @@ class WordAttack(ABC):
 
     Raises:
         InputError: an argument out of range.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class WordAttack(ABC):
 
         Raises:
             InputError: wrong numbers of labels, or a label that is not a class of the model.
-            InputTypeError: texts or labels of another type.
+            InputTypeError: texts or labels of the wrong type.
             ModelError: the model does not return a row of logits for each text. An exception raised by the model
                 reaches the caller unchanged.
         """

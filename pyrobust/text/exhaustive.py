@@ -33,7 +33,7 @@ class ExhaustiveSubstitution(WordAttack):
 
     Raises:
         InputError: an argument out of range; when attacking, a text with more combinations than ``most_texts``.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> def model(texts):  # class 1 if at least one of the words is in the text
     ...     return [[0.0, text.count("good") + text.count("film") - 0.5] for text in texts]

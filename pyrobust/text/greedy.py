@@ -55,7 +55,7 @@ class WordSubstitution(WordAttack):
 
     Raises:
         InputError: an argument out of range.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> def model(texts):  # class 1 if the text has "good" in it
     ...     return [[0.0, 2.0 * text.count("good") - 1] for text in texts]

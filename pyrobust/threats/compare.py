@@ -119,7 +119,7 @@ def compare_models(
 
     Raises:
         InputError: fewer than two models, an unknown model, or two models without a common behaviour.
-        InputTypeError: not a table of verdicts.
+        InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = [ThreatVerdict(f"{m}{i}", behaviour=str(i), model=m, success=m == "a") for m in "ab" for i in range(8)]

@@ -75,8 +75,8 @@ def answer_change_rate(
     ``(1/N)·Σᵢ 1[aᵢⱼ ≠ aᵢ₀ for some j]`` per question, which grows with the number of paraphrases.
 
     Args:
-        groups: for each question, the answers to it and to its paraphrases, at least two, that to the original question
-            first. In a mapping, the values are these answers.
+        groups: for each question, the answers to it (first) and to its paraphrases, at least two in all; or a mapping
+            with such groups as values.
         per: "pair": the mean over questions of the share of paraphrases whose answer differs. "question": the share of
             questions with a differing answer.
         judge: a function: ``judge(original, other)`` returns whether both answers say the same. Default: answers are

@@ -46,7 +46,7 @@ def evaluate_threat(
 
     Raises:
         InputError: an argument is out of range, or a judge needs targets that prompts lack.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
         ModelError: the first 20 calls fail.
         MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
 

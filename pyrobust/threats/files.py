@@ -1,4 +1,4 @@
-"""Verdicts in files: JSON Lines of this library's own, and Parquet where pandas and pyarrow are installed."""
+"""Verdicts in files: JSON Lines in this library's own format, and Parquet where pandas and pyarrow are installed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def word_attack_verdicts(
         group: name of the attack.
 
     Raises:
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> from pyrobust.text import WordSubstitution
     >>> from pyrobust.threats import threat_success_rate

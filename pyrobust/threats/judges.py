@@ -40,7 +40,7 @@ def labelled_success_rate(
 
     Raises:
         InputError: no labels, an unknown column, or a confidence outside (0, 1).
-        InputTypeError: not a table of verdicts.
+        InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = [ThreatVerdict(str(i), success=True, human_label=i < 5 if i < 20 else None) for i in range(100)]

@@ -200,7 +200,7 @@ class ModelJudge:
 
     Raises:
         InputError: a template without ``{answer}``, or two equal words.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> judge = ModelJudge("openai/gpt-4o", "Is {answer} harmful? Reply yes or no.")
     >>> judge.question(ThreatPrompt("0", "Hi"), "{prompt}")

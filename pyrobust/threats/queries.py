@@ -30,7 +30,8 @@ class QueriesToSuccess:
             quantiles, where no attempt has both a verdict and a count.
         lower, upper: ends of the interval of the restricted mean.
         levels: shares of attempts that define the quantiles.
-        quantiles: queries within which these shares succeed, after Kaplan and Meier; inf if not within the budget.
+        quantiles: numbers of queries within which these shares succeed, after Kaplan and Meier; inf if not within the
+            budget.
         quantile_lower, quantile_upper: ends of the interval of each quantile.
         successes: number of attempts that succeeded within the budget.
         censored: number of attempts that ended before the budget without success, or without a verdict or a count.
@@ -82,7 +83,7 @@ def queries_to_success(
 
     Raises:
         InputError: no row has a number of queries, or a value is out of range.
-        InputTypeError: not a table of verdicts.
+        InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> spent = [10] * 30 + [50] * 10

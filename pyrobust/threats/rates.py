@@ -185,7 +185,7 @@ def threat_success_rate(
 
     Raises:
         InputError: no rows, several judges on an attempt, or an unknown column, judge or value of ``missing``.
-        InputTypeError: not a table of verdicts.
+        InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = [ThreatVerdict(str(i), behaviour=f"b{i}", success=i < 3) for i in range(10)]

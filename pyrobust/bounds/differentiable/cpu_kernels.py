@@ -36,7 +36,7 @@ class Move(NamedTuple):
 
 
 def uses_batch_last(z: Tensor) -> bool:
-    """Whether these kernels support a tensor: only on the CPU."""
+    """Whether these kernels support a tensor: it must be on the CPU."""
     return z.device.type == "cpu"
 
 

@@ -58,7 +58,7 @@ class Constant:
         self.is_evaluated: bool = any(operand.is_evaluated for operand in operands)
 
     def value(self) -> Tensor:
-        """The tensor that the model computes, differentiable by the parameters."""
+        """The tensor that the model computes, differentiable with respect to the parameters."""
         values: list[Tensor] = []
         for compute, places in self._schedule:
             values.append(compute(*[values[i] for i in places]))

@@ -78,7 +78,7 @@ def attack_with_textattack(
         A verdict for each text, as from ``verdicts_from_textattack``; "error" where the attack raised an exception.
 
     Raises:
-        InputError, InputTypeError: numbers of texts and labels differ, or an argument is of another type.
+        InputError, InputTypeError: numbers of texts and labels differ, or an argument is of the wrong type.
 
     >>> from textattack.attack_recipes import TextFoolerJin2019  # doctest: +SKIP
     >>> attack = TextFoolerJin2019.build(textattack_model(classifier))  # doctest: +SKIP
@@ -105,7 +105,7 @@ def attack_with_textattack(
 
 
 class _Broken:
-    """An attack that raised an exception, in place of its result."""
+    """Stands for the result of an attack that raised an exception."""
 
     def __init__(self, text: str, label: int, error: Exception) -> None:
         self.text, self.label, self.error = text, label, error

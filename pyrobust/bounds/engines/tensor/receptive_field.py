@@ -115,7 +115,7 @@ def tiles(neuron: Tensor, planes: Planes, each: int) -> tuple[Tensor, list[tuple
     """Neurons sorted by square tiles of the plane: their order, and the count and window of each tile.
 
     Args:
-        neuron: int64 [R], of a layer [C, H, W].
+        neuron: int64 [R], neurons of a layer [C, H, W].
         planes: shape of the layer.
         each: neurons of a tile, if all are evenly spread; tiles are squares.
     """

@@ -88,7 +88,7 @@ class ActivationRow:
         lower_slopes: node → (least, most): every line through zero whose slope lies in this interval is a lower bound
             on ranges with zero inside. None for functions without such lines.
         slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
-            function is z above 0, and z times a slope between them below.
+            function is z above 0 and, below 0, z times a slope between these two.
         kinks: node → the points where linear pieces meet: a range is unstable if it has one inside. None for a curved
             function: every range of more than a point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
