@@ -100,7 +100,8 @@ class Engine:
         finite, because something may have overflowed (not for ``semantics="float32"``, where the deployed model would
         overflow, too). Second, for CROWN and CROWN-IBP without ``with_upper``, where the sign of lower bounds decides,
         if perhaps only rounding errors keep them from being positive. Third, in networks with reciprocals and roots of
-        wide ranges, where intervals were tighter: coefficients may grow so large that only in float64 they cancel.
+        wide ranges, where intervals were tighter: coefficients may grow so large that they cancel only with the
+        precision of float64.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less
