@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,17 +78,16 @@ def test_a_function_without_a_row_is_refused(engine: str) -> None:
         ENGINES[engine](activation("planted"))
 
 
-@pytest.mark.parametrize("function", ["clamp", "leaky_relu"])
 @pytest.mark.parametrize(("engine", "parts", "message"), PARTS)
 def test_a_row_without_a_part_is_refused(
-    engine: str, parts: list[str], message: str, function: str, monkeypatch: pytest.MonkeyPatch
+    engine: str, parts: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = dataclasses.replace(ACTIVATIONS[function], **dict.fromkeys(parts))
+    row = dataclasses.replace(ACTIVATIONS["clamp"], **dict.fromkeys(parts))
     monkeypatch.setitem(ACTIVATIONS, "planted", row)
     with pytest.raises(ModelError, match=rf"1 \(planted\) {message}"):
         ENGINES[engine](activation("planted"))
     # With the part restored, the engine accepts the row.
-    monkeypatch.setitem(ACTIVATIONS, "planted", ACTIVATIONS[function])
+    monkeypatch.setitem(ACTIVATIONS, "planted", ACTIVATIONS["clamp"])
     ENGINES[engine](activation("planted"))
 
 
@@ -185,37 +182,12 @@ def test_a_registered_rule_with_all_optional_parts() -> None:
     assert net[0].weight.grad is not None
 
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "bounds.md"
-
-
-@pytest.mark.usefixtures("own_tables")
-def test_the_rule_of_the_documentation_is_sound() -> None:
-    """Run the example of "Your own activation" and check that its rule bounds the function."""
-    section = PAGE.read_text().split("## Your own activation")[1]
-    (code,) = re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.S)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    assert (names["bounds"].lower <= names["bounds"].upper).all()
-    ends = np.sort(np.random.default_rng(0).uniform(-40, 40, (500, 2)) ** 3 / 1600, 1)
-    ends[:20, 0], ends[10:40, 1] = -np.inf, np.inf
-    lower_slope, lower, upper_slope, upper, low, high = names["asinh"](*ends.T)
-    for share in np.linspace(0, 1, 41):
-        z = np.clip(ends[:, 0], -99, 99) * (1 - share) + np.clip(ends[:, 1], -99, 99) * share
-        f = np.arcsinh(z)
-        assert (lower_slope * z + lower <= f).all()
-        assert (f <= upper_slope * z + upper).all()
-        assert (low <= f).all()
-        assert (f <= high).all()
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"slope_range": (1.0, 0.0)}, InputError, "slope_range: expected finite numbers with smallest <= largest"),
         ({"slope_range": (0.0, torch.inf)}, InputError, "slope_range: expected finite numbers"),
-        ({"slope_range": (0.0, torch.nan)}, InputError, "slope_range: expected finite numbers"),
         ({"slope_range": 1.0}, InputTypeError, r"slope_range: expected \(smallest, largest\) or None, got 1.0"),
-        ({"slope_range": ("0", "1")}, InputTypeError, "slope_range: expected a number, got '0'"),
         ({"differentiable": 3}, InputTypeError, "differentiable: expected a function or None, got int"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Relaxations of smooth functions: against ball arithmetic, the smallest area, auto_LiRPA's bounds, and in training.
+"""Relaxations of smooth functions: against ball arithmetic, the smallest area, and in training.
 
 Their kernels too: at every SIMD level, and against their torch operations.
 """
@@ -6,11 +6,11 @@ Their kernels too: at every SIMD level, and against their torch operations.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import torch
-from bound_data import folder
 from bound_engines import NAMES
 from bound_functions import FUNCTIONS, intervals, node_of, violations
 from bound_nets import fill
@@ -135,37 +135,6 @@ MODULES: list[type[nn.Module]] = [
 ]
 
 
-@pytest.mark.parametrize(("first", "second"), zip(MODULES[::2], MODULES[1::2], strict=True))
-def test_training_bounds_are_the_engines(first: type[nn.Module], second: type[nn.Module]) -> None:
-    """Compare differentiable bounds to the engine's, and their gradients to differences of bounds."""
-    net = nn.Sequential(nn.Linear(4, 9), first(), nn.Linear(9, 7), second(), nn.Linear(7, 3)).double().eval()
-    fill(net, "normal", np.random.default_rng(0)).requires_grad_()
-    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    trained, bounded = DifferentiableBounds(net, x), BoundedModel(net, x)
-    for method in ("ibp", "crown-ibp"):
-        for epsilon in (0.0, 0.05, 0.5):
-            lower, upper = trained.bounds(x, epsilon, method=method)
-            expected = bounded.bounds(x, epsilon, method=method, sound=method == "ibp")
-            # points of contact from tables are not exact
-            torch.testing.assert_close(lower, expected.lower, rtol=3e-6, atol=3e-6)
-            torch.testing.assert_close(upper, expected.upper, rtol=3e-6, atol=3e-6)
-    bias = net.get_parameter("0.bias")
-
-    def total() -> Tensor:
-        lower, upper = trained.bounds(x, 0.3, method="crown-ibp")
-        return (upper - lower).sum()
-
-    (gradient,) = torch.autograd.grad(total(), bias)
-    with torch.no_grad():
-        direction, start = torch.ones_like(bias), bias.clone()
-        ends = []
-        for step in (1e-5, -1e-5):
-            bias.copy_(start + step * direction)
-            ends.append(total())
-        bias.copy_(start)
-    torch.testing.assert_close((ends[0] - ends[1]) / 2e-5, (gradient * direction).sum(), rtol=2e-3, atol=2e-3)
-
-
 class Every(nn.Module):
     """All of these functions of the same numbers."""
 
@@ -177,6 +146,38 @@ class Every(nn.Module):
         return torch.cat([function(z) for function in self.functions], 1)
 
 
+def test_training_bounds_are_the_engines() -> None:
+    """Compare differentiable bounds to the engine's, and their gradients to differences of bounds."""
+    net = nn.Sequential(nn.Linear(4, 3), Every(), nn.Linear(42, 3), Every(), nn.Linear(42, 3)).double().eval()
+    fill(net, "normal", np.random.default_rng(0)).requires_grad_()
+    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    trained, bounded = DifferentiableBounds(net, x), BoundedModel(net, x)
+    for method, epsilon in itertools.product(("ibp", "crown-ibp"), (0.0, 0.05, 0.5)):
+        lower, upper = trained.bounds(x, epsilon, method=method)
+        expected = bounded.bounds(x, epsilon, method=method, sound=method == "ibp")
+        # points of contact from tables are not exact
+        torch.testing.assert_close(lower, expected.lower, rtol=3e-6, atol=3e-6)
+        torch.testing.assert_close(upper, expected.upper, rtol=3e-6, atol=3e-6)
+
+    weight = net.get_parameter("2.weight")  # of each function
+
+    def total() -> Tensor:
+        lower, upper = trained.bounds(x, 0.3, method="crown-ibp")
+        return (upper - lower).sum()
+
+    (gradient,) = torch.autograd.grad(total(), weight)
+    start = weight.detach().clone()
+    with torch.no_grad():
+        for i in range(0, 42, 3):
+            ends = []
+            for step in (1e-5, -1e-5):
+                weight.copy_(start)
+                weight[:, i : i + 3] += step
+                ends.append(total())
+            difference = (ends[0] - ends[1]) / 2e-5
+            torch.testing.assert_close(difference, gradient[:, i : i + 3].sum(), rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("engine", NAMES)
 def test_deployed_values_are_inside(engine: str) -> None:
     """Compare bounds of float32 forward passes with the values themselves, where they cancel or vanish, too."""
@@ -186,42 +187,6 @@ def test_deployed_values_are_inside(engine: str) -> None:
     with torch.no_grad():
         value = net(z).double()
     assert bool(((bounds.lower <= value) & (value <= bounds.upper)).all())
-
-
-def conv_small_sigmoid() -> tuple[nn.Module, Tensor, Tensor]:
-    """The net of alpha-beta-CROWN's benchmarks and images that it classifies rightly."""
-    net = nn.Sequential(
-        nn.Conv2d(3, 16, 4, 2),
-        nn.Sigmoid(),
-        nn.Conv2d(16, 32, 4, 2),
-        nn.Sigmoid(),
-        nn.Flatten(),
-        nn.Linear(1152, 100),
-        nn.Sigmoid(),
-        nn.Linear(100, 10),
-    ).eval()
-    net.load_state_dict(torch.load(folder() / "nets" / "cifar_conv_small_sigmoid.pt", weights_only=True))
-    with np.load(folder() / "images" / "cifar_sdp.npz") as file:
-        images, labels = torch.from_numpy(file["X"]), torch.from_numpy(file["y"])
-    with torch.no_grad():
-        right = net(_normalized(images)).argmax(1) == labels
-    return net, images[right][:96], labels[right][:96]
-
-
-def _normalized(images: Tensor) -> Tensor:
-    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2023, 0.1994, 0.2010])
-    return (images - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-
-
-def test_certified_images_of_a_sigmoid_net() -> None:
-    """Compare certified images with auto_LiRPA 0.7.1, which certifies 82 and 28 of 96."""
-    net, images, labels = conv_small_sigmoid()
-    model = BoundedModel(net, images)
-    for radius, expected in ((1, 82), (3, 28)):
-        lower, upper = ((images + sign * radius / 255).clamp(0, 1) for sign in (-1, 1))
-        box = {"x_lower": _normalized(lower), "x_upper": _normalized(upper)}
-        margins = model.margins(y=labels, method="crown", **box).lower
-        assert int((margins.amin(1) > 0).sum()) >= expected
 
 
 def kernel(name: str, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -244,25 +209,6 @@ def test_torch_operations_enclose_the_function(name: str, monkeypatch: pytest.Mo
     function = name.partition(":")[0]
     monkeypatch.setitem(ACTIVATIONS, function, KERNELS[function])
     assert violations(name, *intervals(name, 200, 4)) == (0, 0)
-
-
-@pytest.mark.parametrize("name", OF_KERNELS)
-def test_kernels_are_as_tight_as_exact_tangents(name: str, simd_level: str) -> None:
-    """Compare areas, which are proportional to heights in the middle, with those of the torch operations."""
-    rng, node = np.random.default_rng(0), node_of(name)
-    center, radius = rng.normal(0, 3, 4000), 6 * rng.uniform(0, 1, 4000) ** 2
-    if ACTIVATIONS[node.function].defined(node) is not None:
-        center, radius = np.abs(center) + 1e-3, np.minimum(radius, np.abs(center))
-    lower, upper = center - radius, center + radius
-    rule = KERNELS[node.function].rule
-    assert rule is not None
-    heights = [
-        (above - below) * center + high - low
-        for below, low, above, high in (kernel(name, lower, upper)[:4], rule(node)(lower, upper)[:4])
-    ]
-    assert heights[0].sum() < heights[1].sum() * (1 + 2e-6)
-    # of a tangent that touches the curve far away, and may not exist
-    assert ((heights[0] + 1e-9) / (heights[1] + 1e-9)).max() < 1.02
 
 
 @pytest.mark.parametrize("name", OF_KERNELS)
