@@ -161,15 +161,14 @@ def test_margins_of_earlier_methods_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     torch.testing.assert_close(verdicts.margin, first)
 
 
-class _Stop:
+def stopped(share: int) -> Callable[[int, int], None]:
     """Progress that is interrupted at a share of the work."""
 
-    def __init__(self, share: int) -> None:
-        self.share = share
-
-    def __call__(self, done: int, total: int) -> None:
-        if done >= self.share:
+    def progress(done: int, total: int) -> None:
+        if done >= share:
             raise KeyboardInterrupt
+
+    return progress
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -178,18 +177,18 @@ def test_bounds_so_far_are_in_the_interrupt(engine: str, always_looking: None) -
     least, most = (bounded.bounds(x, 0.1, method=name) for name in ("ibp", "crown"))
     for share in (1, 300, 900):
         with pytest.raises(KeyboardInterrupt) as caught:
-            bounded.bounds(x, 0.1, progress=_Stop(share))
+            bounded.bounds(x, 0.1, progress=stopped(share))
         result: Any = caught.value.__dict__["result"]
         assert isinstance(result, Bounds)
         between(result, least, most)
     with pytest.raises(KeyboardInterrupt) as caught:
-        bounded.verify(x, y, 0.0, methods=("crown",), progress=_Stop(1))
+        bounded.verify(x, y, 0.0, methods=("crown",), progress=stopped(1))
     verdicts: Any = caught.value.__dict__["result"]
     assert isinstance(verdicts, Verdicts)
     assert len(verdicts.status) == 5
     for limit in (None, 10**5):  # of one chunk, and of several
         with pytest.raises(KeyboardInterrupt) as caught:
-            bounded.margins(x, y, 0.1, progress=_Stop(1), memory_limit=limit)
+            bounded.margins(x, y, 0.1, progress=stopped(1), memory_limit=limit)
         assert caught.value.__dict__["result"].lower.shape == (5, 19)
 
 
