@@ -214,6 +214,13 @@ def test_most_words_changed():
     assert [len(changed) for changed in result.changed] == [2, 1]
 
 
+def test_nan_is_no_success():
+    model = lambda texts: [[0.0, 1.0 if "good" in text else math.nan] for text in texts]  # noqa: E731
+    result = WordSubstitution(model, {"good": ["fine"]}).attack(["good", "bad"], [1, 1])
+    assert (result.attacked, result.success, result.texts) == ((True, False), (False, False), ("good", "bad"))
+    assert result.clean_predictions == (1, -1)
+
+
 def test_rounding_of_a_batch_makes_no_success():
     """A model that differs in batches by less than the tolerance is asked again alone, at the cost of a query."""
     alone = []
@@ -301,29 +308,17 @@ def test_wrong_arguments_of_attacks(arguments, message):
 
 
 @pytest.mark.parametrize(
-    "keywords",
+    ("name", "value"),
     [
-        {"ranking": "gradient"},
-        {"max_changed": 0},
-        {"max_changed": 1.5},
-        {"max_queries": 0},
-        {"beam_width": 0},
-        {"passes": True},
-        {"at_once": 0},
-        {"batch_size": 0},
-        {"similarity": 1},
-        {"mask": None},
-        {"model": "bert"},
-        {"synonyms": ["movie"]},
-        {"constraints": [1]},
-        {"text_constraints": ["grammar"]},
-        {"text_constraints": 1},
+        *(("ranking", "gradient"), ("max_changed", 0), ("max_changed", 1.5), ("passes", True), ("similarity", 1)),
+        *((name, 0) for name in ("max_queries", "beam_width", "at_once", "batch_size")),
+        *(("mask", None), ("model", "bert"), ("synonyms", ["movie"]), ("constraints", [1])),
+        *(("text_constraints", ["grammar"]), ("text_constraints", 1)),
     ],
 )
-def test_wrong_arguments(keywords):
-    name = next(iter(keywords))
+def test_wrong_arguments(name, value):
     with pytest.raises((InputError, InputTypeError), match=name):
-        WordSubstitution(**{"model": Counting(), "synonyms": {}, **keywords})
+        WordSubstitution(**{"model": Counting(), "synonyms": {}, name: value})
 
 
 def test_too_many_combinations():
