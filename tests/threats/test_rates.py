@@ -182,6 +182,8 @@ def test_success_at_k_of_logs_that_stop_at_success():
     stopped = attempts("01", "0000", "1")
     assert [float(success_at_k(stopped, k)) for k in (1, 2, 3, 4)] == [1 / 3, 2 / 3, 2 / 3, 2 / 3]
     assert success_at_k(stopped, 2)[0].method == "clopper-pearson"
+    with pytest.raises(InputError, match=r"^k: expected at most the number of attempts at each prompt, got 5 with 4"):
+        success_at_k(stopped, 5)
     lost = (*attempts("01", "000"), ThreatVerdict("lost", behaviour="2", status="error"))
     rate = success_at_k(ThreatVerdicts((*lost, ThreatVerdict("next", behaviour="2", attempt=1, success=False))), 2)[0]
     assert (rate.as_failures, rate.as_successes) == (1 / 3, 2 / 3)
