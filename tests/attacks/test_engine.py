@@ -37,7 +37,7 @@ from pyrobust.attacks.engine.norms import NORMS as NORM_OBJECTS
 from pyrobust.attacks.engine.queries import Queries
 from pyrobust.attacks.engine.state import AttackState
 from pyrobust.ops import sample_noise
-from pyrobust.ops.logits import CLOSE, FOOLED, ROBUST
+from pyrobust.ops.logits import CLOSE, ROBUST
 from pyrobust.runner import Runner
 
 EPSILON = {"linf": 0.1, "l2": 0.5, "l1": 1.6, "l0": 6.0}
@@ -236,51 +236,41 @@ def threshold(x: Tensor) -> Tensor:
     return torch.stack([1 - above, above], 1) * 4 - 2
 
 
-def new_state(count: int, leave: Any, shape: tuple[int, ...] = (3,)) -> AttackState:
-    return AttackState(
+def test_verdicts_are_confirmed_and_noise_stays_with_its_example() -> None:
+    left: list[tuple[list[int], bool]] = []
+    state = AttackState(
         Queries(Runner(threshold, dtype=torch.float64)),
         NORM_OBJECTS["linf"],
-        random(count, *shape, dtype=torch.float64) / 4,
-        torch.zeros(count, dtype=torch.int64),
-        torch.full((count,), 0.75, dtype=torch.float64),
-        torch.arange(count) + 100,
-        range(count),
+        random(4, 2, 2, 2, dtype=torch.float64) / 4,
+        torch.zeros(4, dtype=torch.int64),
+        torch.full((4,), 0.75, dtype=torch.float64),
+        torch.arange(4) + 100,
+        range(4),
         targeted=False,
         lower=0.0,
         upper=1.0,
         seed=7,
-        leave=leave,
+        leave=lambda rows, points, success: left.append((rows, success)),
     )
-
-
-def test_close_verdicts_and_bool_verdicts_are_confirmed() -> None:
-    left: list[tuple[list[int], bool]] = []
-    state = new_state(4, lambda rows, points, success: left.append((rows, success)))
+    z = state.noise("laplace", 5, count=2)
+    assert z.shape == (4, 2, 2, 2, 2)
+    zeros = torch.zeros(1, 2, 2, 2, dtype=torch.float64)
+    wanted = sample_noise(zeros, [(0, 102, 5, 2)], sigma=1.0, noise="laplace", stage="attack", seed=7)
+    assert torch.equal(z[2], wanted)
+    assert state.noise("uniform", 0, shape=(4,)).shape == (4, 1, 4)
     x_adv = state.x.clone()
-    x_adv[1, 0] = x_adv[3, 0] = 0.75  # these two fool the model
+    x_adv[1, 0, 0, 0] = x_adv[3, 0, 0, 0] = 0.75  # these two fool the model
     before = state.queries.forwards
     (x_adv, row) = state.retire(torch.tensor([CLOSE, CLOSE, ROBUST, ROBUST]).byte(), x_adv, torch.arange(4))
     assert state.queries.forwards == before + 2
     assert left == [([1], True)]
     assert sorted(row.tolist()) == [0, 2, 3]
-    (x_adv,) = state.retire(torch.ones(3, dtype=torch.bool), x_adv)
+    assert torch.equal(state.noise("laplace", 5, count=2)[row.tolist().index(2)], wanted)
+    (x_adv,) = state.retire(torch.ones(3, dtype=torch.bool), x_adv)  # each True is confirmed, too
     assert state.queries.forwards == before + 5
     assert left[1] == ([3], True)
     state.finish(x_adv)
     assert (sorted(left[2][0]), left[2][1], len(state)) == ([0, 2], False, 0)
-
-
-def test_noise_follows_the_noise_contract() -> None:
-    state = new_state(3, lambda rows, points, success: None, shape=(2, 2, 2))
-    z = state.noise("laplace", 5, count=2)
-    assert z.shape == (3, 2, 2, 2, 2)
-    zeros = torch.zeros(1, 2, 2, 2, dtype=torch.float64)
-    wanted = sample_noise(zeros, [(0, 102, 5, 2)], sigma=1.0, noise="laplace", stage="attack", seed=7)
-    assert torch.equal(z[2], wanted)
-    assert state.noise("uniform", 0, shape=(4,)).shape == (3, 1, 4)
-    state.retire(torch.tensor([FOOLED, ROBUST, ROBUST]).byte(), state.x)
-    row = state.index.tolist().index(102)
-    assert torch.equal(state.noise("laplace", 5, count=2)[row], wanted)
 
 
 class Delayed(state_module.HostCopy):
