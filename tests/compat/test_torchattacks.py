@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchattacks_nets import CLASSES, images, net, shifted
+from torchattacks_nets import CLASSES, MEAN, STD, images, net, normalize, restore, shifted
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
@@ -60,11 +60,11 @@ def test_normalized_images(attack: Any, options: dict[str, Any]) -> None:
     plain = attack(net(), eps=EPS, **options)(x, y)
     atk = attack(shifted(net()), eps=EPS, **options)
     with pytest.raises(InputError, match="x: expected values in"):
-        atk(2 * x - 1, y)
+        atk(normalize(x), y)
     with pytest.raises(InputError, match="std: expected"):
         atk.set_normalization_used([0.5], [0.0])
-    atk.set_normalization_used(mean=[0.5, 0.5], std=[0.5, 0.5])
-    back = (atk(2 * x - 1, y) + 1) / 2
+    atk.set_normalization_used(mean=MEAN, std=STD)
+    back = restore(atk(normalize(x), y))
     torch.testing.assert_close(back, plain, rtol=0, atol=3 / 255)
     assert float((back - x).abs().max()) <= EPS + 1e-6
     assert float((net()(back).argmax(1) == net()(plain).argmax(1)).float().mean()) >= 0.9
@@ -119,14 +119,14 @@ def test_least_likely_and_random_targets() -> None:
 
 def loader(normalized: bool = False) -> DataLoader[tuple[Tensor, ...]]:
     x, y = images(10, levels=True)
-    return DataLoader(TensorDataset(2 * x - 1 if normalized else x, y), batch_size=4)
+    return DataLoader(TensorDataset(normalize(x) if normalized else x, y), batch_size=4)
 
 
 def attack(normalized: bool = False) -> torchattacks.PGD:
     model = shifted(net()) if normalized else net()
     atk = torchattacks.PGD(model, eps=EPS, alpha=2 / 255, steps=5, random_start=False)
     if normalized:
-        atk.set_normalization_used([0.5, 0.5], [0.5, 0.5])
+        atk.set_normalization_used(MEAN, STD)
     return atk
 
 
@@ -152,8 +152,8 @@ def test_save_and_load(normalized: bool, tmp_path: Path, capsys: pytest.CaptureF
     torch.testing.assert_close(clean, x, rtol=0, atol=1e-6)
     assert torch.equal(labels, y)
     assert torch.equal(predictions != y, fooled)
-    scaled, _ = torchattacks.Attack.load(path, normalize={"mean": [0.5] * 2, "std": [0.25] * 2}).dataset[:]
-    torch.testing.assert_close(scaled, (adv - 0.5) / 0.25)
+    scaled, _ = torchattacks.Attack.load(path, normalize={"mean": MEAN, "std": STD}).dataset[:]
+    torch.testing.assert_close(scaled, normalize(adv))
 
 
 def test_integers_keep_epsilon(tmp_path: Path) -> None:

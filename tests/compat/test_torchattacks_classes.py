@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchattacks_nets import CLASSES, images, net, shifted
+from torchattacks_nets import CLASSES, MEAN, STD, images, net, normalize, restore, shifted
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.attacks.autoattack_versions import VERSIONS
@@ -329,12 +329,12 @@ def test_images_that_calls_and_forward_take() -> None:
     """Calls take arrays, lists and normalized images, ``forward`` images in the unit range."""
     model, (x, y) = net(), images(8)
     atk = make("MIFGSM", shifted(model))
-    atk.set_normalization_used([0.5, 0.5], [0.5, 0.5])
+    atk.set_normalization_used(MEAN, STD)
     expected = make("MIFGSM", model)
     model.train()
     torch.testing.assert_close(atk.forward(x, y), expected.forward(x, y), rtol=0, atol=1e-6)
     assert model.training
-    torch.testing.assert_close(atk((x - 0.5) / 0.5, y) * 0.5 + 0.5, expected(x, y), rtol=0, atol=1e-6)
+    torch.testing.assert_close(restore(atk(normalize(x), y)), expected(x, y), rtol=0, atol=1e-6)
     assert torch.equal(expected(x.numpy(), y.tolist()), expected(x.tolist(), y.numpy()))
 
 
@@ -385,20 +385,20 @@ def test_multiattack_applies_settings_to_its_attacks(capsys: pytest.CaptureFixtu
     moved = shifted(model)
     parts = [make("FGSM", moved), make("BIM", moved)]
     atk = torchattacks.MultiAttack(parts, verbose=True)
-    atk.set_normalization_used([0.5, 0.5], [0.5, 0.5])
-    torch.testing.assert_close(atk((x - 0.5) / 0.5, y) * 0.5 + 0.5, expected, rtol=0, atol=1e-6)
+    atk.set_normalization_used(MEAN, STD)
+    torch.testing.assert_close(restore(atk(normalize(x), y)), expected, rtol=0, atol=1e-6)
     assert "Attack success rate: " in capsys.readouterr().out
     again = torchattacks.MultiAttack(parts)
-    torch.testing.assert_close(again((x - 0.5) / 0.5, y) * 0.5 + 0.5, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(restore(again(normalize(x), y)), expected, rtol=0, atol=1e-6)
     atk.set_model_training_mode(True, True)
-    atk((x - 0.5) / 0.5, y)
+    atk(normalize(x), y)
     other = net()
     atk.set_model(other)
     atk.set_device("cpu")
     assert all(part.model is other and part.device.type == "cpu" for part in parts)
     nested = torchattacks.MultiAttack([torchattacks.MultiAttack(parts), make("PGD", other)])
-    nested.set_normalization_used([0.5, 0.5], [0.5, 0.5])
-    assert nested((x - 0.5) / 0.5, y).shape == x.shape
+    nested.set_normalization_used(MEAN, STD)
+    assert nested(normalize(x), y).shape == x.shape
     with pytest.raises(InputError, match="mode: expected default"):
         atk.set_mode_targeted_random()
     with pytest.raises(InputError, match="labels: expected"):

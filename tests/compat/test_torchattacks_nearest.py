@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torchattacks_nets import CLASSES, images, net, shifted
+from torchattacks_nets import CLASSES, MEAN, STD, images, net, shifted
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.errors import InputError
@@ -77,7 +77,7 @@ def test_integer_results_fool(name: str) -> None:
     x, y = images(6, model, levels=True)
     few = {"binary_search_steps": 4, "initial_const": 0.1}
     atk = getattr(torchattacks, name)(shifted(model), **{"CW": {"c": 10.0}, "DeepFool": {}}.get(name, few))
-    atk.set_normalization_used([0.5, 0.5], [0.5, 0.5])
+    atk.set_normalization_used(MEAN, STD)
     atk.set_return_type("int")
     adv = atk(atk.normalize(x), y)
     assert adv.dtype == torch.uint8

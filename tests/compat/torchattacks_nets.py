@@ -28,8 +28,19 @@ def images(count: int, model: nn.Module | None = None, levels: bool = False) -> 
         return x, (model or net())(x).argmax(1)
 
 
+MEAN, STD = [0.5, 0.25], [0.25, 0.5]
+
+
+def normalize(x: Tensor) -> Tensor:
+    return (x - torch.tensor(MEAN).view(2, 1, 1)) / torch.tensor(STD).view(2, 1, 1)
+
+
+def restore(z: Tensor) -> Tensor:
+    return z * torch.tensor(STD).view(2, 1, 1) + torch.tensor(MEAN).view(2, 1, 1)
+
+
 def shifted(model: nn.Module) -> nn.Module:
-    """The model, for images normalized with mean and std 0.5."""
+    """The model, for normalized images."""
     shift = nn.Module()
-    shift.forward = lambda z: z * 0.5 + 0.5  # type: ignore[method-assign]
+    shift.forward = restore  # type: ignore[method-assign]
     return nn.Sequential(shift, model)
