@@ -95,9 +95,10 @@ def specifications(outputs: int, dtype: torch.dtype) -> list[Tensor | None]:
     return [None, *(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("everything", torch.float32), *((name, torch.float64) for name in (*NETS, "scalars"))]
+)
 def test_bounds_equal_the_engine_up_to_rounding(name: str, method: str, dtype: torch.dtype) -> None:
     model, x = net(name, dtype)
     bounds, engine = differentiable(name, dtype), BoundedModel(model, x)
@@ -112,14 +113,6 @@ def test_bounds_equal_the_engine_up_to_rounding(name: str, method: str, dtype: t
         y = labels(bounds.outputs)
         want = engine.margins(x, y, epsilon, method=method, sound=False)
         torch.testing.assert_close(bounds.margins(x, y, epsilon, method=method).double(), want.lower, **tolerance)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_layers_of_one_number_an_example(method: str) -> None:
-    model, x = net("scalars")
-    got = differentiable("scalars").bounds(x, 0.1, method=method)
-    want = BoundedModel(model, x).bounds(x, 0.1, method=method, sound=False)
-    torch.testing.assert_close(torch.stack(got).double(), torch.stack([want.lower, want.upper]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -139,8 +132,10 @@ def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pyt
         torch.testing.assert_close(native_result, torch_result, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("everything", "ibp"), *((name, "crown-ibp") for name in ("everything", "dense", "convolutions"))],
+)
 def test_gradcheck(name: str, method: str) -> None:
     model, x = net(name, torch.float64)
     x = x[:1].clone().requires_grad_()
@@ -211,16 +206,8 @@ def test_the_share_mixes_the_methods() -> None:
     assert bool((interval != linear).any())
 
 
-def test_a_clip_range_cuts_the_box() -> None:
-    x, bounds = net("affine")[1], differentiable("affine")
-    for method in METHODS:
-        lower, upper = bounds.bounds(x, 5.0, method=method, clip=(0.0, 1.0))
-        middle, radius = bounds.bounds(torch.full_like(x, 0.5), 0.5, method=method)
-        torch.testing.assert_close((lower, upper), (middle, radius))
-
-
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", ["everything"])
 def test_autocast_leaves_the_bounds_alone(name: str, method: str) -> None:
     model, x = net(name)
     bounds, parameters = differentiable(name), list(model.parameters())
@@ -234,7 +221,7 @@ def test_autocast_leaves_the_bounds_alone(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", ["dense", "everything"])
 def test_empty_batches_and_no_rows(name: str, method: str) -> None:
     model, x = net(name)
     bounds, parameters = differentiable(name), list(model.parameters())
@@ -252,21 +239,14 @@ def test_empty_batches_and_no_rows(name: str, method: str) -> None:
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": torch.zeros(5, 7)}, InputError, r"x: expected shape \(B, 6\), got \(5, 7\)"),
-    ({"x": 0.5}, InputTypeError, "x: expected a tensor, an array or a list, got float"),
     ({"x": torch.zeros(5, 6).half()}, InputTypeError, "x: expected a tensor of float32 or .*got torch.float16"),
     ({"epsilon": -0.1}, InputError, "epsilon: expected a finite number of at least 0"),
-    ({"epsilon": torch.tensor(-0.1)}, InputError, "epsilon: expected finite numbers of at least 0"),
-    ({"epsilon": torch.tensor([0, 0, torch.inf, 0, 0])}, InputError, "epsilon: expected finite numbers"),
     ({"epsilon": torch.zeros(3)}, InputError, r"epsilon: expected a number or a tensor \[5\]"),
-    ({"epsilon": "0.1"}, InputTypeError, "epsilon: expected a number"),
     ({"method": "crown"}, InputError, "method: expected one of ibp, crown-ibp, got 'crown'"),
     ({"C": torch.zeros(2, 5)}, InputError, r"C: expected shape \(S, 4\)"),
     ({"C": torch.zeros(3, 2, 4)}, InputError, "C: expected shape"),
-    ({"C": "1.0"}, InputTypeError, "C: expected a tensor, an array or a list, got str"),
     ({"clip": (1.0, 0.0)}, InputError, "clip: expected two finite numbers, low < high"),
     ({"y": torch.zeros(4).long()}, InputError, r"y: expected shape \(5,\), one label per example, got \(4,\)"),
-    ({"y": torch.zeros(5)}, InputTypeError, r"y: expected an int64 tensor, got torch.float32"),
-    ({"y": torch.tensor([0, 1, -1, 2, 3])}, InputError, "y: expected labels 0 to 3, got "),
     ({"y": torch.tensor([0, 1, 4, 2, 3])}, InputError, "y: expected labels 0 to 3, got "),
 ]
 
