@@ -30,7 +30,7 @@ class Outcome:
 
 @pytest.fixture
 def pyrobust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that runs a command in an empty folder."""
+    """Return a function that runs a command in an empty folder; its ``ok`` asserts that the command succeeds."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYROBUST_DEBUG", raising=False)
 
@@ -41,4 +41,10 @@ def pyrobust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         output = capsys.readouterr()
         return Outcome(exit_.value.code or 0, output.out, output.err)
 
+    def ok(*arguments: object) -> Outcome:
+        outcome = call(*arguments)
+        assert outcome.status == 0, outcome.err
+        return outcome
+
+    call.ok = ok  # type: ignore[attr-defined]
     return call

@@ -31,8 +31,7 @@ def test_the_table_shows_the_results_and_settings_of_the_run(
 ) -> None:
     for variable in ("COLUMNS", "FORCE_COLOR"):
         monkeypatch.delenv(variable, raising=False)
-    done = pyrobust(*PGD, "--epsilon", "38/255", "--seed", 4)
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*PGD, "--epsilon", "38/255", "--seed", 4)
     name = "attack-pgd-digits-smooth-0.25-digits-linf-eps0.14902.db"
     assert files(tmp_path) == [name]
     assert done.err == f"run: {name} (export its log: pyrobust log {name})\n"
@@ -65,8 +64,7 @@ def test_the_table_shows_the_results_and_settings_of_the_run(
 
 @pytest.mark.usefixtures("few_steps")
 def test_autoattack_by_default(pyrobust: Any) -> None:
-    done = pyrobust(*BASE, "--epsilon", 0.8, "--max", 4, "--no-examples", "--out", "run.db")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*BASE, "--epsilon", 0.8, "--max", 4, "--no-examples", "--out", "run.db")
     assert cells(done.out, "robust accuracy")[:2] == ["0.0 %", "0"]
     for name in ("apgd-ce", "apgd-t", "fab-t", "square"):
         assert len(cells(done.out, f"broken by {name}")) == 3
@@ -93,8 +91,7 @@ NORMS = {"ddn": "l2", "deepfool": "linf", "super-deepfool": "l2", "cw": "l2", "e
 def test_every_attack(pyrobust: Any, name: str, norm: str) -> None:
     steps = [] if name == "fgsm" else ["--steps", "2"]
     chosen = [*BASE, "--attack", name, "--norm", norm, "--epsilon", "0.2", "--max", "3", *steps]
-    done = pyrobust(*chosen, "--out", "run.db")
-    assert done.status == 0, done.err
+    pyrobust.ok(*chosen, "--out", "run.db")
     run = Run("run.db")
     assert run.parameters["norm"] == norm
     assert len(run) == 3
@@ -124,8 +121,7 @@ def test_names_are_the_published_attacks() -> None:
 def test_curve(pyrobust: Any, tmp_path: Path) -> None:
     Path("curve.json").write_text("of another program")
     options = ["--skip", 2, "--json", "curve.json", "--plot", "curve.png", "--replace"]
-    done = pyrobust(*CURVE, "0:0.2:5", *PGD[5:], *options)
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*CURVE, "0:0.2:5", *PGD[5:], *options)
     assert done.err.splitlines() == ["json: curve.json", "plot: curve.png"]
     assert files(tmp_path) == ["curve.json", "curve.png"]
     assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
@@ -147,23 +143,21 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
 def test_own_model_with_another_clip_range(pyrobust: Any, tmp_path: Path) -> None:
     (tmp_path / "mine_for_attack.py").write_text(BRIGHTNESS.format(dark=-0.5, bright=0.5))
     mine = ["attack", "--model", "mine_for_attack:Net", "--data", "mine_for_attack:data", "--attack", "bim"]
-    done = pyrobust(*mine, "--clip", "-1:1", "--epsilon", "0.75", "--out", "run.db")
-    assert done.status == 0, done.err
+    pyrobust.ok(*mine, "--clip", "-1:1", "--epsilon", "0.75", "--out", "run.db")
     run = Run("run.db")
     assert run.parameters["clip"] == [-1.0, 1.0]
     assert float(run.robust_accuracy()) == 0.0
     assert float(run.examples([0]).min()) > -0.5
-    assert pyrobust(*mine, "--clip", "none", "--epsilon", "0.75", "--out", "free.db").status == 0
+    pyrobust.ok(*mine, "--clip", "none", "--epsilon", "0.75", "--out", "free.db")
     assert Run("free.db").parameters["clip"] is None
     own = [*mine[:-1], "pyrobust.attacks:FGSM"]  # gets clip=None by name
-    assert pyrobust(*own, "--clip", "none", "--epsilon", "0.75", "--out", "own.db").status == 0
+    pyrobust.ok(*own, "--clip", "none", "--epsilon", "0.75", "--out", "own.db")
 
 
 @pytest.mark.usefixtures("few_steps")
 def test_minimum(pyrobust: Any, tmp_path: Path) -> None:
     few = [*BASE, "--minimum", "--norm", "l2", "--attack", "fab-t", "--steps", "3", "--max", "8"]
-    done = pyrobust(*few, "--confirm", "0.3", "--plot", "a.svg", "--json", "a.json")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*few, "--confirm", "0.3", "--plot", "a.svg", "--json", "a.json")
     name = "attack-fab-t-digits-smooth-0.25-digits-l2-minimum.db"
     assert files(tmp_path) == ["a.json", "a.svg", name]
     run, found = Run(name), json.loads(Path("a.json").read_text())
@@ -183,16 +177,15 @@ def test_minimum(pyrobust: Any, tmp_path: Path) -> None:
     again = pyrobust(*few, "--json", "-", "--max", "8")
     assert "already complete, 8 of 8 done" in again.err
     assert json.loads(again.out)["curve"]["confirmations"] == []
-    assert pyrobust("log", name, "--out", "log.tsv").status == 0
+    pyrobust.ok("log", name, "--out", "log.tsv")
     assert np.array_equal(read_log("log.tsv")["distance"], run.table["distance"])
-    assert pyrobust("audit", name).status == 0
+    pyrobust.ok("audit", name)
 
 
 @pytest.mark.parametrize("norm", ["l2", "l0"])
 @pytest.mark.usefixtures("few_steps")
 def test_the_ensemble_by_default(pyrobust: Any, norm: str) -> None:
-    done = pyrobust(*BASE, "--minimum", "--norm", norm, "--max", "2", "--restarts", "2", "--out", "run.db")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*BASE, "--minimum", "--norm", norm, "--max", "2", "--restarts", "2", "--out", "run.db")
     settings = Run("run.db").parameters["settings"]
     assert settings["attacks"].split(", ")[0] in ("fmn", "ddn", "sigma-zero")
     assert settings["fmn.restarts"] == 20  # ten by default
@@ -203,8 +196,7 @@ def test_the_ensemble_by_default(pyrobust: Any, norm: str) -> None:
 
 def test_certified_first(pyrobust: Any) -> None:
     base = ["attack", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--epsilon", 0.05, "--max", 8]
-    done = pyrobust(*base, "--certify-first", "--out", "first.db", "--json", "first.json")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*base, "--certify-first", "--out", "first.db", "--json", "first.json")
     run = Run("first.db")
     proved = int(run.table["proved"].sum())
     assert proved > 0
@@ -225,15 +217,13 @@ def test_curves_certify_first(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) ->
             super().__init__(*arguments, **options | {"attacks_to_run": ["apgd-ce"]})
 
     monkeypatch.setattr("pyrobust.attacks.AutoAttack", Fast)
-    curve = pyrobust(*CURVE, "0:0.05:3", "--certify-first", "--max", 8, "--json", "curve.json")
-    assert curve.status == 0, curve.err
+    curve = pyrobust.ok(*CURVE, "0:0.05:3", "--certify-first", "--max", 8, "--json", "curve.json")
     assert "Certified first" in curve.out
     assert max(json.loads(Path("curve.json").read_text())["proved_epsilon"]) > 0
     assert all(options["certify_first"] for options in calls)
     calls.clear()
     minimum = [*BASE, "--minimum", "--attack", "deepfool", "--norm", "l2", "--max", 8]
-    confirmed = pyrobust(*minimum, "--confirm", "0.05", "--certify-first")
-    assert confirmed.status == 0, confirmed.err
+    confirmed = pyrobust.ok(*minimum, "--confirm", "0.05", "--certify-first")
     assert "of them proved robust" in " ".join(confirmed.out.split())
     assert [options["certify_first"] for options in calls] == [True]
 
@@ -241,23 +231,20 @@ def test_curves_certify_first(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) ->
 def test_saved_images_are_attacked_images_wherever_they_are_loaded(
     pyrobust: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = pyrobust(*BYTES, "--save-images", "adversarial")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*BYTES, "--save-images", "adversarial")
     assert "linf epsilon 38/255 in steps of 1/255" in " ".join(done.out.split())
     assert "images: adversarial" in done.err
     assert [message[:13] for message in caplog.messages] == ["digits: moved"]
     run = Run(tmp_path / "attack-pgd-digits-smooth-0.25-digits-linf-eps0.14902-grid-1-255.db")
     assert torch.equal(load_data(f"folder:{tmp_path}/adversarial").x, run.examples())
-    assert pyrobust(*BYTES, "--save-images", "adversarial").status == 0  # complete: nothing to do
-    assert pyrobust("audit", str(run.path)).status == 0
+    pyrobust.ok(*BYTES, "--save-images", "adversarial")  # complete: nothing to do
+    pyrobust.ok("audit", str(run.path))
 
 
 def test_grids_of_runs_and_curves(pyrobust: Any, tmp_path: Path) -> None:
-    done = pyrobust(*PGD, "--epsilon", "1/4", "--max", "12", "--grid", "auto", "--out", "auto.db")
-    assert done.status == 0, done.err
+    pyrobust.ok(*PGD, "--epsilon", "1/4", "--max", "12", "--grid", "auto", "--out", "auto.db")
     assert Run(tmp_path / "auto.db").parameters["grid"] == "1/16"
-    curve = pyrobust("curve", *PGD[1:], "--epsilons", "0:0.2:3", "--max", "12", "--grid", "1/255")
-    assert curve.status == 0, curve.err
+    curve = pyrobust.ok("curve", *PGD[1:], "--epsilons", "0:0.2:3", "--max", "12", "--grid", "1/255")
     assert "grid 1/255" in curve.out
 
 

@@ -22,8 +22,7 @@ def log(name: str = "log_sigma0.25.tsv", content: bytes | str = MADE_UP) -> Path
 
 
 def test_a_clean_log(pyrobust: Any) -> None:
-    done = pyrobust("audit", log())
-    assert done.status == 0
+    done = pyrobust.ok("audit", log())
     assert done.err == ""
     lines = done.out.splitlines()
     assert lines[0] == "log_sigma0.25.tsv: 2,000 rows, no fault, 6 notes"
@@ -75,8 +74,7 @@ def test_formats_on_standard_output_and_in_files(pyrobust: Any) -> None:
     log()
     forms = {"md": "## Certification", "tex": r"\begin{tabular}", "csv": ",log_sigma0.25", "json": '"title"'}
     for form, words in forms.items():
-        done = pyrobust("audit", "log_sigma0.25.tsv", "--format", form)
-        assert done.status == 0
+        done = pyrobust.ok("audit", "log_sigma0.25.tsv", "--format", form)
         assert words in done.out
         assert "no fault" in done.err
         assert "no fault" not in done.out
@@ -90,14 +88,12 @@ def test_formats_on_standard_output_and_in_files(pyrobust: Any) -> None:
 
 def test_runs_and_logs_of_two_norms(pyrobust: Any) -> None:
     base = ["--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", 3]
-    assert pyrobust("certify", *base, "--sigma", "0.25", "--n0", 20, "--n", 100, "--out", "run.db").status == 0
-    assert pyrobust("log", "run.db", "--out", "run_sigma0.25.tsv").status == 0
-    done = pyrobust("audit", "run.db", "run_sigma0.25.tsv", "--n", 100)
-    assert done.status == 0
+    pyrobust.ok("certify", *base, "--sigma", "0.25", "--n0", 20, "--n", 100, "--out", "run.db")
+    pyrobust.ok("log", "run.db", "--out", "run_sigma0.25.tsv")
+    done = pyrobust.ok("audit", "run.db", "run_sigma0.25.tsv", "--n", 100)
     assert "exact" in done.out
     pyrobust("verify", *base, "--method", "ibp", "--epsilon", "0.01", "--out", "verify.db")
-    done = pyrobust("audit", log(), "verify.db")
-    assert done.status == 0
+    done = pyrobust.ok("audit", log(), "verify.db")
     assert done.out.count("average certified") >= 2
     assert "bound propagation gives radii without votes" in done.out
     assert "one norm" in pyrobust("audit", "log_sigma0.25.tsv", "verify.db", "--out", "table.md").error
@@ -105,19 +101,16 @@ def test_runs_and_logs_of_two_norms(pyrobust: Any) -> None:
 
 
 def test_names_cannot_steer_the_terminal(pyrobust: Any) -> None:
-    done = pyrobust("audit", log("\x1b[31m[bold]x\x07_sigma0.25.tsv"))
-    assert done.status == 0
+    done = pyrobust.ok("audit", log("\x1b[31m[bold]x\x07_sigma0.25.tsv"))
     assert "\x1b" not in done.out + done.err
     assert "\x07" not in done.out + done.err
     assert "[bold]x" in done.out.splitlines()[0]
 
 
 def test_runs_without_radii_are_checked_too(pyrobust: Any) -> None:
-    shown = pyrobust("attack", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--attack", "fgsm", "--max", 4,
+    pyrobust.ok("attack", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--attack", "fgsm", "--max", 4,
                      "--epsilon", 0.3, "--out", "attack.db")  # fmt: skip
-    assert shown.status == 0
-    done = pyrobust("audit", "attack.db")
-    assert done.status == 0
+    done = pyrobust.ok("audit", "attack.db")
     assert done.out.startswith("attack.db: 4 rows, no fault, 1 note\n  note   guarantee empirical; ")
     change("attack.db", "UPDATE result SET broken_by = 'fgsm', adversarial = (label + 1) % 10, distance = 0.0")
     done = pyrobust("audit", "attack.db", "--json", "-")
@@ -134,8 +127,7 @@ def test_own_readers(pyrobust: Any) -> None:
         "number = 3\n"
     )
     path = log("log_sigma0.25.csv", MADE_UP.replace("\t", ";"))
-    done = pyrobust("audit", path, "--reader", "readers_of_mine:semicolons", "--json", "-")
-    assert done.status == 0, done.err
+    done = pyrobust.ok("audit", path, "--reader", "readers_of_mine:semicolons", "--json", "-")
     assert (
         json.loads(done.out)["logs"][0]["metrics"]
         == json.loads(pyrobust("audit", log(), "--json", "-").out)["logs"][0]["metrics"]

@@ -14,8 +14,7 @@ from pyrobust.ops import build_info
 
 def test_table_and_json(pyrobust: Any, tmp_path: Path) -> None:
     chosen = ("bench", "--only", "count_votes 1000x10", "--device", "cpu", "--seconds", "0")
-    done = pyrobust(*chosen, "--json", "times.json")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*chosen, "--json", "times.json")
     for words in ("count_votes 1000x10, 1 image", "PyTorch: argmax + bincount; floor: sum", "device cpu, torch"):
         assert words in " ".join(done.out.split())
     content = json.loads((tmp_path / "times.json").read_text())
@@ -33,7 +32,7 @@ def test_table_and_json(pyrobust: Any, tmp_path: Path) -> None:
     assert result["times_native"]["argmax + bincount"] == (
         result["seconds"]["argmax + bincount"]["median"] / native["median"]
     )
-    assert pyrobust(*chosen, "--json", "times.json").status == 0  # its own file is written again
+    pyrobust.ok(*chosen, "--json", "times.json")  # its own file is written again
     done = pyrobust(*chosen, "--json", "-")
     assert json.loads(done.out)["results"][0]["case"] == "count_votes 1000x10, 1 image"
     assert "ratio" in done.err

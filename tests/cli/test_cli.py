@@ -25,15 +25,13 @@ QUICK = [*BASE, "--n0", "20", "--n", "100"]
 
 
 def test_certify_log_and_table(pyrobust: Any, tmp_path: Path) -> None:
-    done = pyrobust("certify", *QUICK, "--max", 5, "--out", "run.db")
-    assert done.status == 0
+    done = pyrobust.ok("certify", *QUICK, "--max", 5, "--out", "run.db")
     assert "certified at radius 0 " in done.out
     assert "run: run.db (export its log: pyrobust log run.db)" in done.err
     run = Run("run.db")
     assert run.header.model == MODEL
     assert len(run) == 5
-    shown = pyrobust("log", "run.db")
-    assert shown.status == 0
+    shown = pyrobust.ok("log", "run.db")
     assert shown.err == ""
     assert shown.out.splitlines()[0].split("\t") == ["idx", "label", "predict", "radius", "correct", "time"]
     written = pyrobust("log", "run.db", "--out", "log.tsv")
@@ -51,7 +49,7 @@ def test_the_default_name_describes_the_run_which_is_resumed(pyrobust: Any, tmp_
         assert f"run: {name}" in done.err
         assert files(tmp_path) == [name]
     assert "n0: 20 stored, 30 given" in pyrobust("certify", *QUICK, "--n0", 30, "--max", 2, "--shard", "1/2").error
-    assert pyrobust("predict", *BASE, "--n", 50, "--max", 2).status == 0
+    pyrobust.ok("predict", *BASE, "--n", 50, "--max", 2)
     assert "predict-digits-smooth-0.25-digits-sigma0.25-n50.db" in files(tmp_path)
 
 
@@ -92,16 +90,14 @@ def test_an_endless_data_set_with_a_maximum(pyrobust: Any, tmp_path: Path, monke
         ["curve", *net, "--attack", "fgsm", "--epsilons", "0:0.1:2"],
         ["verify", *net, "--epsilon", "0.1", "--method", "ibp"],
     ):
-        done = pyrobust(*command)
-        assert done.status == 0, done.err
+        done = pyrobust.ok(*command)
         assert "3 of 5 images (one in 2, the first 3)" in " ".join(done.out.split())
 
 
 def test_own_model_and_data_with_normalisation(pyrobust: Any, tmp_path: Path) -> None:
     (tmp_path / "mine_for_cli.py").write_text(BRIGHTNESS.format(dark=0.0, bright=1.0))
     mine = ["--model", "mine_for_cli:Net", "--data", "mine_for_cli:data", "--sigma", "0.5", "--n", "200"]
-    done = pyrobust("certify", *mine, "--normalize", "0.5,0.5,0.5/0.25,0.25,0.25", "--out", "run.db")
-    assert done.status == 0, done.err
+    pyrobust.ok("certify", *mine, "--normalize", "0.5,0.5,0.5/0.25,0.25,0.25", "--out", "run.db")
     run = Run("run.db")
     assert run.parameters["num_classes"] == 2
     assert run.parameters["normalize"] == [[0.5] * 3, [0.25] * 3]
@@ -146,8 +142,7 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(quickstart, "_SAMPLES", 200)
     for _ in range(2):  # the second time nothing is computed
-        done = pyrobust("quickstart")
-        assert done.status == 0, done.err
+        done = pyrobust.ok("quickstart")
         for words in ("certified at radius 0 ", "certified at radius 0.25", "128 of 382 images"):
             assert words in done.out
         made = ["certified_accuracy.png", "log.tsv", "log.tsv.json", "page.html", "run.db"]
@@ -165,8 +160,7 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert done.err.endswith(quickstart.NEXT + "\n")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    done = pyrobust("quickstart", "--out", "other")
-    assert done.status == 0
+    done = pyrobust.ok("quickstart", "--out", "other")
     assert 'no page: report: needs jinja2; install it with pip install "pyrobust[report]"' in done.err
     assert 'no plot: plot: needs matplotlib; install it with pip install "pyrobust[plot]"' in done.err
     (tmp_path / "file").touch()
@@ -188,32 +182,27 @@ def test_what_the_quickstart_says_to_type_next(pyrobust: Any, tmp_path: Path) ->
     lines = commands.splitlines()
     assert [line.split()[1] for line in lines] == ["certify", "verify", "attack"]
     for line in lines:
-        done = pyrobust(*shlex.split(line)[1:])
-        assert done.status == 0, done.err
+        done = pyrobust.ok(*shlex.split(line)[1:])
         assert "20 of 382 images" in done.out
     assert len(list(tmp_path.glob("*.db"))) == 3
 
 
 def test_train(pyrobust: Any, tmp_path: Path) -> None:
-    done = pyrobust("train", "digits-smooth", "--sigma", "0.3", "--epochs", "1")
-    assert done.status == 0, done.err
+    done = pyrobust.ok("train", "digits-smooth", "--sigma", "0.3", "--epochs", "1")
     assert "test accuracy under noise 0.3" in done.out
     assert files(tmp_path) == ["digits-smooth-0.30.pt"]
-    used = pyrobust("certify", *QUICK, "--max", "2", "--weights", "digits-smooth-0.30.pt", "--out", "run.db")
-    assert used.status == 0, used.err
+    pyrobust.ok("certify", *QUICK, "--max", "2", "--weights", "digits-smooth-0.30.pt", "--out", "run.db")
 
 
 def test_train_for_certificates(pyrobust: Any, tmp_path: Path) -> None:
-    done = pyrobust("train", "digits-ibp", "--epsilon", "0.02", "--method", "crown-ibp", "--epochs", "1")
-    assert done.status == 0, done.err
+    done = pyrobust.ok("train", "digits-ibp", "--epsilon", "0.02", "--method", "crown-ibp", "--epochs", "1")
     assert re.search(r"^certified at l-infinity 0\.02 +\d+\.\d %$", done.out, re.MULTILINE)
     assert files(tmp_path) == ["digits-ibp-0.02.pt"]
 
 
 def test_info_help_and_version(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    info = pyrobust("info")
-    assert info.status == 0
+    info = pyrobust.ok("info")
     for name in ("pyrobust", "torch", "compiler", "cuda", "simd", "threads", "GPU", "extra plot"):
         assert re.search(rf"^{name}\s+\S", info.out, re.MULTILINE), name
     assert re.fullmatch(r"pyrobust \d+\.\d+\.\d+\n", pyrobust("--version").out)
@@ -221,7 +210,7 @@ def test_info_help_and_version(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -
     sweeps = ("certify", "predict", "verify", "attack")
     for command in (*sweeps, "quickstart", "plan", "log", "audit", "report", "train", "info"):
         assert re.search(rf"\b{command}\b", text)
-        assert pyrobust(command, "--help").status == 0
+        pyrobust.ok(command, "--help")
     assert "lipschitz>" in pyrobust("verify", "--help").out, "the name of a method is broken"
 
 

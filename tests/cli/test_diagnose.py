@@ -42,8 +42,7 @@ def defended(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_nothing_found(pyrobust: Any) -> None:
-    done = pyrobust("diagnose", *NET, "--epsilon", "0.1", "--norm", "linf")
-    assert done.status == 0
+    done = pyrobust.ok("diagnose", *NET, "--epsilon", "0.1", "--norm", "linf")
     assert done.out.startswith("verdict: nothing found (linf, epsilon 0.1; 12 of 12 images classified correctly)")
     assert "queries (Square)" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
@@ -75,8 +74,7 @@ def test_findings_with_evidence_and_remedy(pyrobust: Any, defended: tuple[str, .
 def test_json(pyrobust: Any, tmp_path: Path) -> None:
     arguments = ("diagnose", *NET, "--epsilon", "8/255", "--json")
     (tmp_path / "d.json").write_text("of another program")
-    first = pyrobust(*arguments, "d.json", "--replace")
-    assert first.status == 0
+    first = pyrobust.ok(*arguments, "d.json", "--replace")
     assert "json: d.json" in first.err
     text = (tmp_path / "d.json").read_text()
     found = json.loads(text)
@@ -84,7 +82,7 @@ def test_json(pyrobust: Any, tmp_path: Path) -> None:
     assert (found["epsilon"], found["norm"], found["examples"]) == (8 / 255, "linf", 12)
     assert found["model"] == "zoo:digits-smooth-0.25"
     # over the earlier one, and on standard output
-    assert pyrobust(*arguments, "d.json").status == 0
+    pyrobust.ok(*arguments, "d.json")
     assert (tmp_path / "d.json").read_text() == text
     done = pyrobust(*arguments, "-")
     assert done.out == text

@@ -53,18 +53,18 @@ def test_log_keeps_its_runs(pyrobust: Any, runs: list[str], tmp_path: Path, repl
 
 
 def test_log_replaces_logs_of_its_kind_alone(pyrobust: Any, runs: list[str], tmp_path: Path) -> None:
-    assert pyrobust("log", *runs, "--out", "log.tsv").status == 0
+    pyrobust.ok("log", *runs, "--out", "log.tsv")
     whole = Path("log.tsv").read_bytes()
-    assert pyrobust("log", runs[0], "--out", "log.tsv").status == 0
+    pyrobust.ok("log", runs[0], "--out", "log.tsv")
     assert Path("log.tsv").read_bytes() != whole
-    assert pyrobust("predict", *SMALL, "--sigma", "0.25", "--n", "100", "--out", "predict.db").status == 0
+    pyrobust.ok("predict", *SMALL, "--sigma", "0.25", "--n", "100", "--out", "predict.db")
     Path("best.pt").write_bytes(b"weights")
     before = contents(tmp_path)
     assert EXISTS in pyrobust("log", "predict.db", "--out", "log.tsv").error
     assert EXISTS in pyrobust("log", *runs, "--out", "best.pt").error
     assert EXISTS in pyrobust("log", *runs, "--out", "predict.db").error
     assert contents(tmp_path) == before
-    assert pyrobust("log", *runs, "--out", "best.pt", "--replace").status == 0
+    pyrobust.ok("log", *runs, "--out", "best.pt", "--replace")
     assert Path("best.pt").read_bytes() == whole
 
 
@@ -74,11 +74,10 @@ def test_audit(pyrobust: Any, runs: list[str], tmp_path: Path) -> None:
     before = contents(tmp_path)
     assert "--json: expected a file other than" in pyrobust("audit", *runs, "--json", runs[1], "--replace").error
     assert contents(tmp_path) == before
-    done = pyrobust("audit", *runs, "--out", "notes.md", "--json", "notes.json", "--replace")
-    assert done.status == 0, done.err
+    pyrobust.ok("audit", *runs, "--out", "notes.md", "--json", "notes.json", "--replace")
     assert "mine" not in Path("notes.md").read_text()
     # An audit's JSON is replaced by the next one's.
-    assert pyrobust("audit", runs[0], "--json", "notes.json").status == 0
+    pyrobust.ok("audit", runs[0], "--json", "notes.json")
 
 
 def test_report(pyrobust: Any, runs: list[str], tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_report(pyrobust: Any, runs: list[str], tmp_path: Path) -> None:
     report = ["report", *runs, "--out", "comparison", "--formats", "md,csv"]
     assert EXISTS in pyrobust(*report).error
     assert contents(Path("comparison")) == before
-    assert pyrobust(*report, "--replace").status == 0
+    pyrobust.ok(*report, "--replace")
     after = contents(Path("comparison"))
     assert after.keys() == before.keys() | {"table.md"}
     assert [name for name in before if after[name] != before[name]] == ["table.csv"]
@@ -139,7 +138,7 @@ def test_a_run_behind_a_symbolic_link(pyrobust: Any, tmp_path: Path) -> None:
     Path("far").mkdir()
     Path("link.db").symlink_to("far/run.db")
     for _ in range(2):
-        assert pyrobust("certify", *SMALL, "--sigma", "0.25", "--n", "100", "--out", "link.db").status == 0
+        pyrobust.ok("certify", *SMALL, "--sigma", "0.25", "--n", "100", "--out", "link.db")
     assert Path("link.db").is_symlink()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["far", "link.db", "run.db"]
     smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.5)

@@ -21,8 +21,7 @@ def log(name: str = "log_sigma0.25.tsv") -> Path:
 
 
 def test_a_text_log(pyrobust: Any) -> None:
-    done = pyrobust("plan", log(), "--radii", "0.25,0.5", "--budget", "1e7", "--n-max", "5000")
-    assert done.status == 0
+    done = pyrobust.ok("plan", log(), "--radii", "0.25,0.5", "--budget", "1e7", "--n-max", "5000")
     assert done.err == ""
     assert "\x1b" not in done.out
     words = " ".join(done.out.split())
@@ -51,7 +50,7 @@ def test_json_and_the_usual_radii(pyrobust: Any) -> None:
 
 def test_a_pilot_run(pyrobust: Any) -> None:
     sweep = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--max", "8")
-    assert pyrobust("certify", *sweep, "--n", "500", "--seed", "3", "--out", "pilot.db").status == 0
+    pyrobust.ok("certify", *sweep, "--n", "500", "--seed", "3", "--out", "pilot.db")
     done = pyrobust("plan", "pilot.db", "--radii", "0.25", "--json", "--n-max", "10000")
     assert "noise of seed 3: certify with another --seed" in done.err
     found = json.loads(done.out)
@@ -61,7 +60,7 @@ def test_a_pilot_run(pyrobust: Any) -> None:
     assert "--sigma: expected none for pilot.db, which states 0.25, got 0.5; leave it out" in refused
     assert found["methods"][1]["samples"] < 10_100
     sequential = ("--method", "sequential", "--radii", "0.1", "--n", "200", "--out", "sequential.db")
-    assert pyrobust("certify", *sweep, *sequential).status == 0
+    pyrobust.ok("certify", *sweep, *sequential)
     refused = pyrobust("plan", "sequential.db").error
     assert "sequential.db: expected a run with a fixed n, got a sequential one" in refused
     found = json.loads(pyrobust("plan", "sequential.db", "--workers", "2", "--chunk", "16", "--json").out)
@@ -73,7 +72,7 @@ def test_a_pilot_run(pyrobust: Any) -> None:
 def test_time_on_workers(pyrobust: Any) -> None:
     """Fixed times a sample, from chunks of 1 image after the first; twice the samples take twice as long."""
     sweep = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--batch-size", "16")
-    assert pyrobust("certify", *sweep, "--n", "400", "--n0", "100", "--max", "6", "--out", "pilot.db").status == 0
+    pyrobust.ok("certify", *sweep, "--n", "400", "--n0", "100", "--max", "6", "--out", "pilot.db")
     change("pilot.db", "UPDATE result SET seconds = CASE idx WHEN 0 THEN 9.0 ELSE 0.5 END")
     options = ("--radii", "0.25", "--n-max", "900", "--images", "1001")
     done = pyrobust("plan", "pilot.db", *options, "--workers", "1,10", "--json")
@@ -98,16 +97,15 @@ def test_time_of_an_attack(pyrobust: Any) -> None:
     attack = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--attack", "fgsm", "--epsilon", "0.1")
     for shard in ("1/2", "2/2"):
         options = ("--max", "24", "--shard", shard, "--batch-size", "4", "--order", "random", "--out", f"{shard[0]}.db")
-        assert pyrobust("attack", *attack, *options).status == 0
-    done = pyrobust("plan", "1.db", "2.db", "--workers", "3", "--json")
-    assert done.status == 0
+        pyrobust.ok("attack", *attack, *options)
+    done = pyrobust.ok("plan", "1.db", "2.db", "--workers", "3", "--json")
     found = json.loads(done.out)
     (time,) = found["time"]["attack"]
     assert (found["kind"], time["images"], time["chunk"]) == ("attack", 382, 4)
     assert 0 < time["standard_error"] < time["worker_seconds"] <= 3 * time["wall_seconds"]
     assert "Pilot: 24 images" in found["pilot"][0]
     assert "1.db: expected a run with a fixed n, got attack" in pyrobust("plan", "1.db").error
-    assert pyrobust("attack", *attack, "--max", "4", "--out", "one.db").status == 0
+    pyrobust.ok("attack", *attack, "--max", "4", "--out", "one.db")
     assert "Timed as one chunk" in pyrobust("plan", "one.db", "--workers", "2").out
 
 
@@ -128,8 +126,7 @@ def test_shards_and_exported_logs_give_the_plan_of_their_run(pyrobust: Any) -> N
 def test_votes_follow_the_alpha_that_the_radii_have(pyrobust: Any) -> None:
     path = Path("net_sigma0.25.tsv")
     path.write_text(made_up(1000, alpha=0.01))
-    done = pyrobust("plan", path, "--radii", "0.5", "--n-max", "1000", "--json")
-    assert done.status == 0
+    done = pyrobust.ok("plan", path, "--radii", "0.5", "--n-max", "1000", "--json")
     assert "made with n 100,000, alpha 0.01 and sigma 0.25, not n 100,000, alpha 0.001" in done.err
     assert "more fit" not in done.err
 
@@ -138,8 +135,7 @@ def test_of_several_parameters_that_fit_the_first_are_used(pyrobust: Any) -> Non
     path = Path("net_sigma0.5.tsv")
     path.write_text(made_up(500, alpha=0.01, sigma=0.5))
     options = ("--radii", "0.5", "--n-max", "1000", "--json")
-    done = pyrobust("plan", path, *options)
-    assert done.status == 0
+    done = pyrobust.ok("plan", path, *options)
     note = re.fullmatch(
         r"net_sigma0.5.tsv: made with n (\S+), alpha (\S+) and sigma (\S+), not n 100,000, alpha 0.001 and sigma 0.5; "
         r"the plan uses these; (\d+) more fit, which pyrobust audit lists",

@@ -87,8 +87,7 @@ def paging():
 
 
 def test_figures_and_tables_are_written(pyrobust, log, other, tmp_path, plotting):
-    done = pyrobust("report", log, other, "--out", "new/folder")
-    assert done.status == 0
+    done = pyrobust.ok("report", log, other, "--out", "new/folder")
     out = tmp_path / "new" / "folder"
     assert {file.name for file in out.iterdir()} == ALL
     assert "median of p_A" in done.out
@@ -98,14 +97,13 @@ def test_figures_and_tables_are_written(pyrobust, log, other, tmp_path, plotting
     # the larger sigma certified the same radii with fewer votes
     assert json.loads((out / "table.json").read_text())["columns"] == ["", "net_sigma0.25", "other_sigma0.50"]
     # the same again: the same bytes
-    assert pyrobust("report", log, other, "--out", "again").status == 0
+    pyrobust.ok("report", log, other, "--out", "again")
     for file in out.iterdir():
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
 
 
 def test_options(pyrobust, log, tmp_path):
-    done = pyrobust("report", log, "--out", "out", "--formats", "csv, JSON", "--radii", "0,1/4,0.4", "--n", 100000)
-    assert done.status == 0
+    pyrobust.ok("report", log, "--out", "out", "--formats", "csv, JSON", "--radii", "0,1/4,0.4", "--n", 100000)
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"table.csv", "table.json"}
     with (tmp_path / "out" / "table.csv").open(newline="") as file:
         table = {row[0]: row[1:] for row in csv.reader(file)}
@@ -128,14 +126,13 @@ def test_runs_without_bounds_have_their_own_table(pyrobust, tmp_path):
     done = pyrobust("report", "0.db", "--out", "out", "--formats", "csv")
     assert "smoothed prediction correct" in done.out
     assert (tmp_path / "out" / "predict.csv").read_text().count("images") == 2
-    assert pyrobust("report", "0.db", "1.db", "--out", "two", "--formats", "csv").status == 0
+    pyrobust.ok("report", "0.db", "1.db", "--out", "two", "--formats", "csv")
     assert {file.name for file in (tmp_path / "two").iterdir()} == {"predict_1.csv", "predict_2.csv"}
 
 
 def test_faults_are_reported(pyrobust, log, tmp_path):
     log.write_text(log.read_text().replace("0.465", "1.465"))
-    done = pyrobust("report", log, "--out", "out", "--formats", "md")
-    assert done.status == 0
+    done = pyrobust.ok("report", log, "--out", "out", "--formats", "md")
     assert "net_sigma0.25.tsv: 1 fault; run pyrobust audit for details" in done.err
     assert "above the maximum 0.952864" in (tmp_path / "out" / "table.md").read_text()
     assert "fault" not in pyrobust("report", log, "--out", "other", "--formats", "md", "--sigma", 0.5).err
@@ -149,7 +146,7 @@ def test_parameters_that_the_radii_contradict_are_not_used(pyrobust, tmp_path):
         + "".join(f"{i}\t3\t3\t{0.953 if i > 3 else round(0.2 + 0.1 * i, 3):.3f}\t1\t0:00:14.1\n" for i in range(20))
     )
     for n, shown in ((100_000, 100_000), (1000, "unknown")):
-        assert pyrobust("report", path, "--out", f"{n}", "--formats", "json", "--n", n).status == 0
+        pyrobust.ok("report", path, "--out", f"{n}", "--formats", "json", "--n", n)
         rows = {row[0]: row[1] for row in json.loads((tmp_path / f"{n}" / "table.json").read_text())["rows"]}
         assert rows["n"] == shown
         assert ("median of p_A" in rows) is (shown == n)
@@ -158,8 +155,7 @@ def test_parameters_that_the_radii_contradict_are_not_used(pyrobust, tmp_path):
 def test_without_votes_no_survival_figure(pyrobust, tmp_path, log, plotting):
     unknown = tmp_path / "unknown.tsv"
     unknown.write_text(log.read_text())
-    done = pyrobust("report", unknown, "--out", "out", "--formats", "png,md")
-    assert done.status == 0
+    done = pyrobust.ok("report", unknown, "--out", "out", "--formats", "png,md")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"certified_accuracy.png", "table.md"}
     assert "survival: 0 of 1 logs" in done.err
     assert "sigma" in (tmp_path / "out" / "table.md").read_text()
@@ -169,16 +165,15 @@ def test_without_matplotlib(pyrobust, log, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "pyrobust[plot]" in pyrobust("report", log, "--out", "out", "--formats", "png,md").error
     assert not (tmp_path / "out").exists()
-    done = pyrobust("report", log, "--out", "out")
-    assert done.status == 0
+    done = pyrobust.ok("report", log, "--out", "out")
     assert "no figures: plot: needs matplotlib" in done.err
     assert {file.name for file in (tmp_path / "out").iterdir()} == {name for name in ALL if name.startswith("table")}
 
 
 def test_a_run_is_accepted_as_a_log(pyrobust, tmp_path):
     arguments = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", 0.25, "--n", 100, "--max", 6)
-    assert pyrobust("certify", *arguments, "--out", "run.db").status == 0
-    assert pyrobust("report", "run.db", "--out", "out", "--formats", "json").status == 0
+    pyrobust.ok("certify", *arguments, "--out", "run.db")
+    pyrobust.ok("report", "run.db", "--out", "out", "--formats", "json")
     table = json.loads((tmp_path / "out" / "table.json").read_text())
     rows = {row[0]: row[1] for row in table["rows"]}
     assert rows["images"] == 6
@@ -189,15 +184,14 @@ def test_a_run_is_accepted_as_a_log(pyrobust, tmp_path):
 
 def test_attacks_and_verifications_are_reported(pyrobust, tmp_path, log, plotting):
     model = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", 6)
-    assert pyrobust("attack", *model, "--epsilon", "8/255", "--attack", "fgsm", "--out", "a.db").status == 0
-    assert pyrobust("verify", *model, "--epsilon", "8/255", "--method", "ibp", "--out", "v.db").status == 0
-    done = pyrobust("report", "a.db", "--out", "alone")
-    assert done.status == 0
+    pyrobust.ok("attack", *model, "--epsilon", "8/255", "--attack", "fgsm", "--out", "a.db")
+    pyrobust.ok("verify", *model, "--epsilon", "8/255", "--method", "ibp", "--out", "v.db")
+    pyrobust.ok("report", "a.db", "--out", "alone")
     names = {f"robust_accuracy.{form}" for form in ("png", "pdf", "svg")}
     names |= {f"robustness.{form}" for form in ("md", "tex", "csv", "json")}
     assert {file.name for file in (tmp_path / "alone").iterdir()} == names
     # beside logs in another norm
-    assert pyrobust("report", log, "v.db", "a.db", "--out", "all", "--formats", "json,png").status == 0
+    pyrobust.ok("report", log, "v.db", "a.db", "--out", "all", "--formats", "json,png")
     assert {file.name for file in (tmp_path / "all").iterdir()} == {
         *("table_l2.json", "table_linf.json", "robustness.json", "robust_accuracy.png", "survival_l2.png"),
         *("certified_accuracy_l2.png", "certified_accuracy_linf.png"),
@@ -209,11 +203,11 @@ def test_attacks_and_verifications_are_reported(pyrobust, tmp_path, log, plottin
 @pytest.mark.parametrize("case", COMMANDS)
 @pytest.mark.usefixtures("few_steps")
 def test_the_command_of_a_run_repeats_it(pyrobust, tmp_path, case):
-    assert pyrobust(case.split()[0], *COMMANDS[case], "--out", "first.db").status == 0
+    pyrobust.ok(case.split()[0], *COMMANDS[case], "--out", "first.db")
     first = Run(tmp_path / "first.db")
     program, *words = shlex.split(first.header.command)
     assert program == "pyrobust"
-    assert pyrobust(*words, "--out", "second.db").status == 0
+    pyrobust.ok(*words, "--out", "second.db")
     second = Run(tmp_path / "second.db")
     assert first.header.differences(second.header) == []
     assert {**first.parameters, "batch_size": 0} == {**second.parameters, "batch_size": 0}
@@ -221,8 +215,8 @@ def test_the_command_of_a_run_repeats_it(pyrobust, tmp_path, case):
 
 
 def test_a_page_shows_the_command_of_its_run(pyrobust, tmp_path, paging):
-    assert pyrobust("predict", *SMOOTH, "--n", 100, "--max", 2, "--out", "<a> & 'b'.db").status == 0
-    assert pyrobust("report", "<a> & 'b'.db", "--html", "page.html").status == 0
+    pyrobust.ok("predict", *SMOOTH, "--n", 100, "--max", 2, "--out", "<a> & 'b'.db")
+    pyrobust.ok("report", "<a> & 'b'.db", "--html", "page.html")
     [shown] = re.findall(r"<pre[^>]*>(.*?)</pre>", (tmp_path / "page.html").read_text())
     assert html.unescape(shown) == Run(tmp_path / "<a> & 'b'.db").header.command
 
@@ -233,15 +227,15 @@ def test_a_page_alone_or_beside_tables(pyrobust, log, tmp_path, paging):
     assert (done.status, done.out) == (0, "")
     assert "page: page.html" in done.err
     assert [file.name for file in tmp_path.iterdir() if file != log] == ["page.html"]
-    assert pyrobust("report", log, "--html", "page.html", "--out", "tables", "--formats", "md").status == 0
+    pyrobust.ok("report", log, "--html", "page.html", "--out", "tables", "--formats", "md")
     assert (tmp_path / "tables/table.md").exists()
-    assert pyrobust("report", log, "--html", "new/page.html", "--out", "new", "--formats", "md").status == 0
+    pyrobust.ok("report", log, "--html", "new/page.html", "--out", "new", "--formats", "md")
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"page.html", "table.md"}
 
 
 def test_a_sandwich_in_tables(pyrobust, tmp_path):
     write_rows(tmp_path / "both.db", "sandwich")
-    assert pyrobust("report", "both.db", "--out", "tables", "--formats", "csv").status == 0
+    pyrobust.ok("report", "both.db", "--out", "tables", "--formats", "csv")
     assert (tmp_path / "tables/sandwich.csv").exists()
 
 
@@ -253,8 +247,7 @@ def verdicts(tmp_path):
 
 
 def test_tables_figure_and_page_of_verdicts(pyrobust, verdicts, tmp_path, plotting, paging):
-    done = pyrobust("report", verdicts, "--out", "out", "--html", "page.html", "--by", "model, category")
-    assert done.status == 0
+    done = pyrobust.ok("report", verdicts, "--out", "out", "--html", "page.html", "--by", "model, category")
     names = {f"success_rate.{form}" for form in ("png", "pdf", "svg")}
     names |= {f"{name}.{form}" for name in ("threats", "judges", "models") for form in ("md", "tex", "csv", "json")}
     assert {file.name for file in (tmp_path / "out").iterdir()} == names
@@ -264,7 +257,7 @@ def test_tables_figure_and_page_of_verdicts(pyrobust, verdicts, tmp_path, plotti
     assert "threats: out/threats.md" in done.err
     assert "page: page.html" in done.err
     assert "Threats against 2 models" in (tmp_path / "page.html").read_text()
-    assert pyrobust("report", verdicts, "--out", "again", "--by", "model,category").status == 0
+    pyrobust.ok("report", verdicts, "--out", "again", "--by", "model,category")
     for file in (tmp_path / "again").iterdir():
         assert file.read_bytes() == (tmp_path / "out" / file.name).read_bytes(), file.name
 
@@ -272,13 +265,13 @@ def test_tables_figure_and_page_of_verdicts(pyrobust, verdicts, tmp_path, plotti
 def test_options_of_verdicts(pyrobust, verdicts, tmp_path):
     (tmp_path / "second.csv").write_text(CSV.replace("rule", "other"))
     arguments = ("report", verdicts, "second.csv", "--formats", "json", "--invert")
-    assert pyrobust(*arguments, "--out", "both").status == 0
+    pyrobust.ok(*arguments, "--out", "both")
     rows = json.loads((tmp_path / "both" / "threats.json").read_text())["rows"]
     assert {line[0]: line[1]["value"] for line in rows} == dict.fromkeys(
         ("a · rule", "b · rule", "a · other", "b · other"), 6 / 9
     )
     assert (tmp_path / "both" / "agreement.json").exists()
-    assert pyrobust(*arguments, "--judge", "other", "--out", "one").status == 0
+    pyrobust.ok(*arguments, "--judge", "other", "--out", "one")
     assert not (tmp_path / "one" / "agreement.json").exists()
 
 
@@ -286,8 +279,7 @@ def test_verdicts_of_earlier_versions(pyrobust, tmp_path):
     dump = Path(__file__).parents[1] / "threats" / "old_run.sql"
     with contextlib.closing(sqlite3.connect(tmp_path / "run.db")) as connection:
         connection.executescript(dump.read_text())
-    done = pyrobust("report", "run.db", "--by", "group", "--out", "out", "--formats", "md")
-    assert done.status == 0
+    pyrobust.ok("report", "run.db", "--by", "group", "--out", "out", "--formats", "md")
     assert "80.0 % (8.0 to 99.7)" in (tmp_path / "out" / "threats.md").read_text()
     assert "got one on threats, which read_verdicts reads" in pyrobust("log", "run.db").error
     outcome = pyrobust("threat", "--model", "mine.py:answer", "--out", "run.db")

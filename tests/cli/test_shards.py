@@ -115,7 +115,7 @@ def test_an_array_with_missing_tasks_is_completed_and_equals_the_whole_run(
     assert task(array(3, 3), *SWEEP, "--shard", "auto/4", "--out", "runs").status == 0
     after = pyrobust("missing", "runs/")
     assert (after.status, after.out, after.err) == (0, "", "complete: 4 of 4 shards\n")
-    assert pyrobust(*SWEEP, "--out", "runs/whole.db").status == 0
+    pyrobust.ok(*SWEEP, "--out", "runs/whole.db")
     assert pyrobust("merge", "runs", "--out", "all.db").err == "run: all.db, 18 of 18 images\n"
     assert Run("all.db").parameters["shard"] is None
     assert without_times(Run("all.db")) == without_times(Run("runs/whole.db"))
@@ -140,14 +140,14 @@ def test_a_folder_of_shards_belongs_to_one_sweep(task: Any, pyrobust: Any, tmp_p
     assert [file.name for file in (tmp_path / "runs").iterdir()] == [NAME.format(1, 4)]
     assert Path("runs", NAME.format(1, 4)).read_bytes() == content
     # A file that is named is written, as ever.
-    assert pyrobust(*SWEEP, "--shard", "1/3", "--out", "runs/part.db").status == 0
+    pyrobust.ok(*SWEEP, "--shard", "1/3", "--out", "runs/part.db")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
 def test_looking_at_the_folder_keeps_the_locks_of_the_writer(pyrobust: Any) -> None:
     """A process that closes a file loses its locks on it, by whichever name and descriptor."""
-    assert pyrobust(*SWEEP, "--shard", "1/4", "--out", "runs/").status == 0
-    assert pyrobust(*SWEEP, "--shard", "2/4", "--out", "runs/").status == 0
+    pyrobust.ok(*SWEEP, "--shard", "1/4", "--out", "runs/")
+    pyrobust.ok(*SWEEP, "--shard", "2/4", "--out", "runs/")
     path = Path("runs", NAME.format(1, 4))
     Path("runs/link.db").symlink_to(path.name)
 
@@ -164,7 +164,7 @@ def test_looking_at_the_folder_keeps_the_locks_of_the_writer(pyrobust: Any) -> N
 
 
 def test_a_run_in_a_folder_has_the_default_name(pyrobust: Any, tmp_path: Path) -> None:
-    assert pyrobust(*SWEEP, "--out", "new/folder/").status == 0
+    pyrobust.ok(*SWEEP, "--out", "new/folder/")
     assert [file.name for file in (tmp_path / "new/folder").iterdir()] == [NAME.replace("-shard{}of{}", "")]
     Path("file").write_text("")
     assert "cannot create the folder 'file/'" in pyrobust(*SWEEP, "--out", "file/").error
@@ -174,7 +174,7 @@ def test_a_run_in_a_folder_has_the_default_name(pyrobust: Any, tmp_path: Path) -
 def shards(pyrobust: Any) -> list[Path]:
     """Four complete shards in a folder."""
     for number in range(1, 5):
-        assert pyrobust(*SWEEP, "--shard", f"{number}/4", "--out", "runs/").status == 0
+        pyrobust.ok(*SWEEP, "--shard", f"{number}/4", "--out", "runs/")
     return [Path("runs", NAME.format(number, 4)) for number in range(1, 5)]
 
 
@@ -210,7 +210,7 @@ def test_missing_tells_unfinished_shards_from_written_and_absent_ones(pyrobust: 
 
 def test_missing_names_the_chunks_of_a_run_that_is_not_divided(pyrobust: Any) -> None:
     two_images_a_chunk = ["--n", "300", "--batch-size", "20"]
-    assert pyrobust(*SWEEP, *two_images_a_chunk, "--out", "run.db").status == 0
+    pyrobust.ok(*SWEEP, *two_images_a_chunk, "--out", "run.db")
     assert (pyrobust("missing", "run.db").out, pyrobust("missing", "run.db").err) == ("", "complete\n")
     remove_rows(Path("run.db"), 9)
     found = pyrobust("missing", "run.db")
@@ -238,10 +238,10 @@ def test_missing_refuses_what_is_no_sweep(pyrobust: Any, shards: list[Path], tmp
     (tmp_path / "empty").mkdir()
     assert "found none in it" in pyrobust("missing", "empty").error
     assert "nothing.db: file not found" in pyrobust("missing", "nothing.db").error
-    assert pyrobust(*SWEEP, "--out", "whole.db").status == 0
+    pyrobust.ok(*SWEEP, "--out", "whole.db")
     assert "the shards of one sweep, or one run" in pyrobust("missing", "whole.db", "runs").error
     other = tmp_path / "other.db"
-    assert pyrobust(*SWEEP, "--seed", "3", "--shard", "1/4", "--out", other).status == 0
+    pyrobust.ok(*SWEEP, "--seed", "3", "--shard", "1/4", "--out", other)
     assert "different sweeps: seed: 3 in the first, 0" in pyrobust("missing", other, "runs").error
     copy = Path("runs/copy.db")
     copy.write_bytes(shards[0].read_bytes())

@@ -29,8 +29,7 @@ RUNS = {
 
 
 def test_the_table_of_a_sequential_run(pyrobust: Any, tmp_path: Path) -> None:
-    done = pyrobust(*SEQUENTIAL, "--radii", "1/4,0.5", "--hybrid", "0.5", "--two-class")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*SEQUENTIAL, "--radii", "1/4,0.5", "--hybrid", "0.5", "--two-class")
     name = "certify-digits-smooth-0.25-digits-sigma0.25-sequential-r0.25-0.5-hybrid0.5-two-class-n3000.db"
     assert [file.name for file in tmp_path.iterdir()] == [name]
     run = Run(name)
@@ -44,6 +43,9 @@ def test_the_table_of_a_sequential_run(pyrobust: Any, tmp_path: Path) -> None:
     for words in ("method sequential", "decided: radius 0.25, 0.5", "n at most 3000 samples", "alpha 0.001"):
         assert words in text
     assert f"mean samples of an image │ {run.table['samples'].mean():,.0f} │" in text
+    undecided = sum("1" in digits for digits in run.table["undecided"].tolist())
+    assert undecided
+    assert any("undecided at n samples" in line and f" {undecided} " in line for line in done.out.splitlines())
     certified = int((run.correct & (run.table["radius"] >= 0.25)).sum())
     line = next(line for line in done.out.splitlines() if "certified at radius 0.25" in line)
     assert line.split("│")[3].strip() == str(certified)
@@ -53,7 +55,7 @@ def test_the_table_of_a_sequential_run(pyrobust: Any, tmp_path: Path) -> None:
 def test_many_radii_give_a_file_name_of_valid_length(pyrobust: Any, tmp_path: Path) -> None:
     radii = [f"0.{i:03}" for i in range(1, 61)]
     for last in ("0.5", "0.6"):
-        assert pyrobust(*SEQUENTIAL[:-1], "2", "--n", "100", "--radii", ",".join([*radii, last])).status == 0
+        pyrobust.ok(*SEQUENTIAL[:-1], "2", "--n", "100", "--radii", ",".join([*radii, last]))
     runs = [Run(file) for file in tmp_path.iterdir()]
     assert sorted(run.parameters["radii"][-1] for run in runs) == [0.5, 0.6]
     refused = pyrobust(*SEQUENTIAL, "--radii", "0.5", "--out", "x" * 300 + ".db")
@@ -62,14 +64,12 @@ def test_many_radii_give_a_file_name_of_valid_length(pyrobust: Any, tmp_path: Pa
 
 def test_the_grid_of_the_digits_is_detected(pyrobust: Any) -> None:
     for command in ("certify", "predict"):
-        done = pyrobust(command, *QUICK, "--out", f"{command}.db")
-        assert done.status == 0
+        done = pyrobust.ok(command, *QUICK, "--out", f"{command}.db")
         assert "guarantee grid: sound in floating point on the grid of 1/16" in " ".join(done.out.split())
         assert "no usual grid" not in done.err
         run = Run(f"{command}.db")
         assert (run.header.guarantee, run.parameters["grid"]) == ("grid", "1/16")
-        named = pyrobust(command, *QUICK, "--grid", "1/16", "--out", f"{command}.db")
-        assert named.status == 0
+        pyrobust.ok(command, *QUICK, "--grid", "1/16", "--out", f"{command}.db")
         refused = pyrobust(command, *QUICK, "--grid", "none", "--out", f"{command}.db").error
         assert "guarantee: 'grid' stored, 'real' given" in refused
         assert 'repeat its parameters to resume it (grid="1/16", --grid 1/16), or use another file' in refused
@@ -77,21 +77,19 @@ def test_the_grid_of_the_digits_is_detected(pyrobust: Any) -> None:
 
 def test_a_run_without_a_grid_says_how_to_resume(pyrobust: Any) -> None:
     run = ["certify", *QUICK, "--out", "run.db"]
-    done = pyrobust(*run, "--grid", "none")
-    assert done.status == 0
+    done = pyrobust.ok(*run, "--grid", "none")
     assert "guarantee real" in " ".join(done.out.split())
     refused = pyrobust(*run).error
     assert "guarantee: 'real' stored, 'grid' given" in refused
     assert "repeat its parameters to resume it (without a grid: grid=None, --grid none), or use another file" in refused
-    assert pyrobust(*run, "--grid", "none").status == 0
+    pyrobust.ok(*run, "--grid", "none")
     # Another difference has nothing to do with it.
     assert "--grid" not in pyrobust(*run, "--grid", "none", "--seed", "1").error
 
 
 @pytest.mark.parametrize("noise", ["uniform", "laplace"])
 def test_other_noise_has_no_grid(pyrobust: Any, noise: str) -> None:
-    done = pyrobust("certify", *QUICK, "--noise", noise, "--out", "run.db")
-    assert done.status == 0
+    done = pyrobust.ok("certify", *QUICK, "--noise", noise, "--out", "run.db")
     assert "grid" not in done.err
     assert Run("run.db").header.guarantee == "real"
 
@@ -100,16 +98,16 @@ def test_images_without_a_usual_grid(pyrobust: Any, tmp_path: Path, caplog: pyte
     digits = load_data("digits")
     np.savez(tmp_path / "odd.npz", x=digits.x[:5].numpy() * np.float32(0.7), y=digits.y[:5].numpy())
     odd = [*QUICK[:3], "npz:odd.npz", *QUICK[4:]]
-    done = pyrobust("certify", *odd, "--out", "run.db")
-    assert done.status == 0
+    pyrobust.ok("certify", *odd, "--out", "run.db")
     assert "no usual grid found in the images: guarantee real" in caplog.text
     assert Run("run.db").header.guarantee == "real"
     assert "data: npz" in pyrobust("certify", *odd, "--grid", "1/16", "--out", "other.db").error
 
 
 def test_the_table_of_a_verification(pyrobust: Any, tmp_path: Path) -> None:
-    done = pyrobust("verify", *BASE, "--method", "cascade", "--epsilon", "0.02,51/1000", "--attack", "pgd", "--max", 48)
-    assert done.status == 0, done.err
+    done = pyrobust.ok(
+        "verify", *BASE, "--method", "cascade", "--epsilon", "0.02,51/1000", "--attack", "pgd", "--max", 48
+    )
     name = "verify-cascade-digits-smooth-0.25-digits-linf-eps0.02-0.051.db"
     assert files(tmp_path) == [name]
     assert done.err == f"run: {name} (export its log: pyrobust log {name})\n"
@@ -135,8 +133,7 @@ def test_the_table_of_a_verification(pyrobust: Any, tmp_path: Path) -> None:
 
 def test_radii(pyrobust: Any) -> None:
     radii = [*CROWN, "--radius", "--norm", "l2", "--largest", "1/2", "--out", "run.db"]
-    done = pyrobust(*radii)
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*radii)
     assert "certified radii up to 0.5" in " ".join(done.out.split())
     assert cells(done.out, "mean radius (correct only)")[0] != "none"
     run = Run("run.db")
@@ -146,8 +143,7 @@ def test_radii(pyrobust: Any) -> None:
 
 
 def test_no_clip_range_and_unsound(pyrobust: Any) -> None:
-    done = pyrobust(*CROWN, "--epsilon", "0.02", "--clip", "none", "--unsound", "--out", "run.db")
-    assert done.status == 0, done.err
+    done = pyrobust.ok(*CROWN, "--epsilon", "0.02", "--clip", "none", "--unsound", "--out", "run.db")
     assert "no clip range" in done.out
     assert "NOT SOUND" in done.out
     assert Run("run.db").parameters["clip"] is None
@@ -170,16 +166,14 @@ def test_a_model_that_cannot_be_bounded_is_refused_in_one_line(pyrobust: Any, tm
 
 
 def test_certify_shows_its_help_whatever_else_is_typed(pyrobust: Any) -> None:
-    shown = pyrobust("certify", "--method", "crown", "--help")
-    assert shown.status == 0
+    shown = pyrobust.ok("certify", "--method", "crown", "--help")
     assert "randomized smoothing" in shown.out
 
 
 @pytest.mark.parametrize("command", RUNS)
 def test_summaries_hold_the_rates_of_the_run(pyrobust, tmp_path, command):
     arguments = (command, *BASE, "--max", 6, *RUNS[command], "--out", "run.db")
-    done = pyrobust(*arguments, "--json", "run.json")
-    assert done.status == 0
+    done = pyrobust.ok(*arguments, "--json", "run.json")
     assert "json: run.json" in done.err
     text = (tmp_path / "run.json").read_text()
     found, run = json.loads(text), Run(tmp_path / "run.db")
@@ -199,7 +193,7 @@ def test_summaries_hold_the_rates_of_the_run(pyrobust, tmp_path, command):
         for entry in found["verified_accuracy"]:
             assert sum(entry["verdicts"].values()) == 6
     # again, over the earlier summary: the run is resumed and nothing changes
-    assert pyrobust(*arguments, "--json", "run.json").status == 0
+    pyrobust.ok(*arguments, "--json", "run.json")
     assert (tmp_path / "run.json").read_text() == text
     done = pyrobust(*arguments, "--json", "-")
     assert done.out == text
@@ -215,4 +209,4 @@ def test_a_new_run_is_not_overwritten_by_its_summary(pyrobust, tmp_path, name):
     assert "error: --json: expected a file" in done.err
     run = name.removesuffix("-wal")
     assert [file.name for file in tmp_path.iterdir()] == [run]
-    assert pyrobust("log", run).status == 0
+    pyrobust.ok("log", run)

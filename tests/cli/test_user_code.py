@@ -54,8 +54,7 @@ def test_runs_are_named_after_their_weights(pyrobust: Any, source: Callable[...,
     for seed, name in enumerate(("first", "second")):
         weight = torch.randn(10, 64, generator=torch.Generator().manual_seed(seed))
         torch.save({"layer.weight": weight, "layer.bias": torch.zeros(10)}, tmp_path / f"{name}.pt")
-        done = pyrobust(*CERTIFY, "--max", "3", "--weights", f"{name}.pt")
-        assert done.status == 0
+        done = pyrobust.ok(*CERTIFY, "--max", "3", "--weights", f"{name}.pt")
         assert f"weights {name}.pt" in " ".join(done.out.split())
     files = sorted(tmp_path.glob("*.db"))
     assert [file.name for file in files] == [
@@ -68,8 +67,7 @@ def test_runs_are_named_after_their_weights(pyrobust: Any, source: Callable[...,
 def test_a_network_without_weights_that_guesses_is_noticed(pyrobust: Any, source: Callable[..., None]) -> None:
     source()
     for command in (CERTIFY, ("attack", *CERTIFY[1:5], "--epsilon", "0.1", "--attack", "fgsm")):
-        done = pyrobust(*command, "--max", "20", "--out", f"{command[0]}.db")
-        assert done.status == 0
+        done = pyrobust.ok(*command, "--max", "20", "--out", f"{command[0]}.db")
         assert "no better than a guess among 10 classes, and no weights were given" in done.err
     assert "guess" not in pyrobust(*CERTIFY, "--max", "5", "--out", "few.db").err
     assert "guess" not in pyrobust("certify", "--model", "zoo:digits-smooth-0.25", *CERTIFY[3:], "--max", "20").err
@@ -79,8 +77,7 @@ def test_logits_without_a_class_are_noticed(
     pyrobust: Any, source: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     source("factor = 1.0", "factor = float('nan')")
-    done = pyrobust(*CERTIFY, "--max", "3", "--out", "run.db")
-    assert done.status == 0
+    pyrobust.ok(*CERTIFY, "--max", "3", "--out", "run.db")
     assert "samples have no predicted class and vote against every certificate" in caplog.text
     assert (Run("run.db").table["status"] == "abstain").all()
 
@@ -99,7 +96,7 @@ def test_a_failing_model_keeps_the_run_and_says_how_to_resume(pyrobust: Any, sou
     refused = pyrobust(*command)
     assert "code of the model: " in refused.err
     assert "--allow-changed-code" in refused.err
-    assert pyrobust(*command, "--allow-changed-code").status == 0
+    pyrobust.ok(*command, "--allow-changed-code")
     assert Run("run.db").complete
 
 
@@ -162,8 +159,7 @@ def module(tmp_path: Path) -> str:
 @pytest.mark.parametrize("name", ["Mine", "made", "eps", "step", "partial"])
 def test_own_attacks(pyrobust: Any, module: str, name: str) -> None:
     spec = f"{module}:{name}"
-    done = pyrobust(*ATTACK, "--attack", spec, "--epsilon", "0.15", "--seed", "5", "--out", "run.db")
-    assert done.status == 0, done.err
+    pyrobust.ok(*ATTACK, "--attack", spec, "--epsilon", "0.15", "--seed", "5", "--out", "run.db")
     run = Run("run.db")
     assert run.parameters["attack"] == {"Mine": "Mine", "made": "PGD"}.get(name, "step")
     assert run.parameters["settings"].get("size") == {"eps": 0.15, "partial": 0.2}.get(name)
@@ -172,15 +168,12 @@ def test_own_attacks(pyrobust: Any, module: str, name: str) -> None:
     assert len(run) == 12
     if name != "Mine":
         assert float(run.robust_accuracy()) < float(run.clean_accuracy())
-    again = pyrobust(*ATTACK, "--attack", spec, "--epsilon", "0.15", "--seed", "5", "--out", "run.db")
-    assert again.status == 0, again.err
+    pyrobust.ok(*ATTACK, "--attack", spec, "--epsilon", "0.15", "--seed", "5", "--out", "run.db")
 
 
 def test_curves_and_names_of_runs(pyrobust: Any, module: str, tmp_path: Path) -> None:
-    done = pyrobust("curve", *ATTACK[1:], "--attack", f"{module}:step", "--epsilons", "0:0.2:3")
-    assert done.status == 0, done.err
-    done = pyrobust(*ATTACK, "--attack", f"{module}:step", "--epsilon", "0.2", "--norm", "l2")
-    assert done.status == 0, done.err
+    pyrobust.ok("curve", *ATTACK[1:], "--attack", f"{module}:step", "--epsilons", "0:0.2:3")
+    pyrobust.ok(*ATTACK, "--attack", f"{module}:step", "--epsilon", "0.2", "--norm", "l2")
     assert (tmp_path / f"attack-{module}-step-digits-smooth-0.25-digits-l2-eps0.2.db").exists()
 
 
@@ -206,7 +199,6 @@ def test_attacks_that_do_not_fit_are_refused(
 
 
 def test_an_own_attack_on_a_grid(pyrobust: Any, module: str) -> None:
-    done = pyrobust(*ATTACK, "--attack", f"{module}:step", "--epsilon", "3/16", "--grid", "1/16", "--out", "run.db")
-    assert done.status == 0, done.err
+    pyrobust.ok(*ATTACK, "--attack", f"{module}:step", "--epsilon", "3/16", "--grid", "1/16", "--out", "run.db")
     levels = Run("run.db").examples() * 16
     assert bool((levels == levels.round()).all())
