@@ -20,6 +20,7 @@ BOX = "project_l1_ball_box"
 
 @pytest.mark.parametrize("op", OPS)
 def test_radii_broadcast_and_rows_are_projected_as_alone(op: str) -> None:
+    more: list[Tensor | int]
     if op == BOX:  # one radius for each example
         v, each = normal_values(3, 2, 5), torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
         more = [each[1]]
