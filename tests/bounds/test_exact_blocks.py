@@ -16,21 +16,13 @@ import pytest
 import torch
 from bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
 from bound_engines import LIBRARY, PATHS, engine_of
+from bound_nets import Residual
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyrobust.bounds.graph import capture as capture_module
 
 METHODS = ("ibp", "crown-ibp", "crown")
-
-
-class Residual(nn.Module):
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z + self.body(z)
 
 
 class MaxMin(nn.Module):
@@ -152,7 +144,7 @@ def architecture(rng: np.random.Generator) -> tuple[nn.Sequential, tuple[int, ..
             convolution(out, 1, groups=2)
         elif kind == "residual":
             body = nn.Conv2d(channels * GROUPS, channels * GROUPS, 3, padding=1, groups=GROUPS)
-            layers.append(Residual(body if rng.random() < 0.5 else nn.Sequential(body, function(rng))))
+            layers.append(Residual(body if rng.random() < 0.5 else nn.Sequential(body, function(rng)), 1))
         elif kind in ("max", "average") and side > 1:
             pool = nn.MaxPool2d if kind == "max" else nn.AvgPool2d
             layers.append(pool(2, int(rng.integers(1, 3))))

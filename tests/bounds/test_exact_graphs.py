@@ -217,24 +217,20 @@ def run(
                 outside[name, sound] += violations
                 kinds = [type(node).__name__ for node in in_order(output)]
                 assert not (sound and violations), (seed, name, method, kinds, sets)
-    for name in names:
-        print(
-            f"{name}: {graphs * count} cases, {outside[name, True]} bounds outside, "
-            f"{outside[name, False]} without soundness"
-        )
+    print(f"{graphs * count} cases; bounds outside, by engine and soundness: {outside}")
     return outside
 
 
 @pytest.mark.parametrize(("seed", "names", "products"), [(21, PATHS, False), (23, ENGINES, True)])
 def test_random_graphs(seed: int, names: Sequence[str], products: bool) -> None:
-    outside = run(seed, 20, 8, names, products=products)
+    outside = run(seed, 14, 6, names, products=products)
     for name in names:
         assert outside[name, True] == 0
         assert outside[name, False] > 0
 
 
 def test_random_graphs_at_every_level(simd_level: str) -> None:
-    outside = run(22, 20, 4, ["native", LIBRARY])
+    outside = run(22, 12, 4, ["native", LIBRARY])
     assert outside["native", True] == outside[LIBRARY, True] == 0
     assert outside[LIBRARY, False] > 0
 
