@@ -316,6 +316,10 @@ MORE: dict[str, Case] = {
         rescale,
     ),
     "a property that torch reads": (lambda _: Weighted(), rescale),
+    "a name of vars": (
+        lambda _: Of(lambda m, y, x: y * vars(Helper)["factor"]),
+        lambda m, p: p.setattr(Helper, "factor", 2.0),
+    ),
     "a name of __dict__": (
         lambda _: Of(lambda m, y, x: y * Helper.__dict__["factor"]),
         lambda m, p: p.setattr(Helper, "factor", 2.0),
@@ -345,7 +349,7 @@ MORE: dict[str, Case] = {
 
 
 #: Changes of models that cannot be compared at all.
-INCOMPARABLE = ("a name of builtins", "a name of __dict__", "a setting of torch", "an import")
+INCOMPARABLE = ("a name of builtins", "a name of __dict__", "a name of vars", "a setting of torch", "an import")
 CASES: dict[str, Case] = {name: (lambda _: net(), change) for name, change in CHANGES.items()} | MORE
 
 
