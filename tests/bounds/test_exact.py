@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,6 +9,7 @@ import bound_nets
 import numpy as np
 import pytest
 import torch
+from bound_blocks import AnyEngine, Tally
 from bound_engines import LIBRARY, PATHS, engine_of
 from bound_graphs import graph_of
 from bound_sets import KINDS, Sets, extreme_values, random_sets, violated
@@ -19,26 +19,9 @@ from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor import engine as tensor_engine
-from pyrobust.bounds.engines.tensor.engine import TensorEngine
 
 METHODS = ("ibp", "crown-ibp", "crown")
-Engines = Mapping[str, Engine | TensorEngine]
-
-
-@dataclasses.dataclass
-class Tally:
-    cases: int = 0
-    bounds: int = 0
-    finite: int = 0
-    outside: int = 0
-    outside_unsound: int = 0
-
-    def check(self, cases: int) -> None:
-        print(self)  # shown by pytest -rP
-        assert self.cases >= cases
-        assert self.outside == 0
-        assert self.finite >= 0.8 * self.bounds
-        assert self.outside_unsound > 0  # otherwise these tests could not fail
+Engines = Mapping[str, AnyEngine]
 
 
 def asked_rows(rng: np.random.Generator, count: int, outputs: int) -> Tensor:
@@ -67,14 +50,12 @@ def compare(
         lower, upper = engine.run(inputs, None if identity else rows, query)
         violations = violated(values, lower, upper)
         if sound:
-            tally.outside += violations
-            tally.bounds += 2 * lower.numel()
-            tally.finite += int(lower.isfinite().sum() + upper.isfinite().sum())
+            tally.add(lower, upper, violations)
             assert violations == 0, (name, net, sets, method, rows)
         else:
             tally.outside_unsound += violations
     for name in engines:
-        tallies[name].cases += len(sets.x)
+        tallies[name].nets += len(sets.x)
 
 
 def dense_cases(
@@ -124,8 +105,12 @@ def layered_cases(
 
 
 def check(tallies: dict[str, Tally], cases: int) -> None:
+    print(tallies)  # shown by pytest -rP
     for tally in tallies.values():
-        tally.check(cases)
+        assert tally.nets >= cases
+        assert tally.outside == 0
+        assert tally.finite >= 0.8 * tally.bounds
+        assert tally.outside_unsound > 0  # otherwise these tests could not fail
 
 
 def test_dense_nets() -> None:
