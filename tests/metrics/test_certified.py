@@ -233,7 +233,6 @@ def test_subset_intervals_stay_within_the_values():
 
 def test_bad_columns():
     for radius, correct, error, match in [
-        ("1", CORRECT, InputTypeError, "radius: expected a tensor, an array or a list, got str"),
         (RADIUS.astype(int), CORRECT, InputTypeError, "radius: expected a float tensor or array, got int64"),
         (RADIUS, CORRECT.astype(int), InputTypeError, "correct: expected bool, got int64; compare predictions"),
         (RADIUS, CORRECT[:4], InputError, "correct: expected one for each of the 5 examples, got 4"),
@@ -262,8 +261,6 @@ def test_bad_numbers():
     bound, gap = metrics.certified_accuracy_with_confidence, metrics.certification_gap
     for call, error, match in [
         (lambda: certified(0.5), InputTypeError, "radii: expected a sequence"),
-        (lambda: certified(["0.5"]), InputTypeError, "radii: expected a sequence of numbers, got '0.5' at index 0"),
-        (lambda: certified([math.nan]), InputError, "radii: expected numbers of at least 0, got nan"),
         (lambda: certified([0.5], alpha=1), InputError, "alpha: expected"),
         (lambda: average(0.0), InputError, "alpha: expected"),
         (lambda: average(resamples=9), InputError, "resamples: .* got 9"),

@@ -117,7 +117,6 @@ def test_bad_pairs():
     good = torch.zeros(2, 3)
     for x_adv, x, norm, error, match in [
         (good, good, "l3", InputError, "norm: expected one of linf, l2, l1, l0, got 'l3'"),
-        ("x", good, "l2", InputTypeError, "x_adv: expected a tensor, an array or a list, got str"),
         (good, good.long(), "l2", InputTypeError, "x: expected a float tensor, got torch.int64"),
         (good[:1], good, "l2", InputError, r"x_adv: expected x's shape and device, \(2, 3\)"),
         (good[0], good[0], "l2", InputError, r"x_adv: expected a batch \[N, ...\]"),
@@ -132,7 +131,6 @@ def test_bad_pairs():
 def test_bad_distances():
     two, true = torch.zeros(2), torch.tensor([True, True])
     for distances, success, error, match in [
-        (["0"], true[:1], InputTypeError, "distances: expected a tensor"),
         (two.long(), true, InputTypeError, "distances: expected a float tensor"),
         (two, true.long(), InputTypeError, "success: expected bool, got torch.int64"),
         (two, true[:1], InputError, r"success: expected the shape of distances, \(2,\)"),
@@ -150,7 +148,6 @@ def test_bad_distances():
 
 def test_bad_quantiles():
     for minimum, q, error, match in [
-        ("0.1", [0.5], InputTypeError, "minimum: expected a tensor, an array or a list, got str"),
         (torch.tensor([1]), [0.5], InputTypeError, "minimum: expected a float tensor, got torch.int64"),
         (torch.zeros(0), [0.5], InputError, r"minimum: expected shape \[N\]"),
         (torch.zeros(2, 2), [0.5], InputError, r"minimum: expected shape \[N\]"),

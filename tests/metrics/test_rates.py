@@ -83,7 +83,6 @@ def test_bad_arguments_are_named_in_errors():
     two = torch.tensor([0, 1])
     for argument, value, error, match in [
         ("clean", ["0", "1"], InputTypeError, r"clean: expected a tensor.*classes\.index"),
-        ("clean", torch.zeros(2), InputTypeError, "clean: expected integers, got torch.float32$"),
         ("clean", torch.zeros(2, 3), InputTypeError, r"clean: expected integers.*predicted_classes\(logits\)"),
         ("clean", torch.zeros(2, 1).long(), InputError, r"clean: expected shape \(N,\), got \(2, 1\)"),
         ("clean", two[:0], InputError, "clean: expected at least one example"),
@@ -91,7 +90,6 @@ def test_bad_arguments_are_named_in_errors():
         ("adversarial", two[:1], InputError, "adversarial: expected one for each of the 2 examples, got 1"),
         ("labels", torch.tensor([0, -1]), InputError, "labels: expected classes of at least 0, got -1"),
         ("alpha", 0.0, InputError, "alpha: expected a number in"),
-        ("alpha", "0.05", InputTypeError, "alpha: expected a number, got"),
     ]:
         for metric in (metrics.robust_accuracy, metrics.robust_risk, metrics.attack_success_rate):
             with pytest.raises(error, match=match):
