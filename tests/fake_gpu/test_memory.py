@@ -163,7 +163,7 @@ def per_step(cuda: FakeCuda, run: Callable[[int], Any], few: int, many: int) -> 
 def test_steps_of_attacks(fake_cuda: FakeCuda, attack: Any, norm: str, most: int) -> None:
     x, y = labelled(6)
     net, x, y = small_net().to(GPU), x.to(GPU), y.to(GPU)
-    few, many = {Square: (32, 64), APGD: (12, 24), FAB: (6, 12)}.get(attack, (4, 8))
+    few, many = {Square: (64, 128), APGD: (12, 24), FAB: (6, 12)}.get(attack, (4, 8))
 
     def run(steps: int) -> None:
         options: dict[str, Any] = {"n_queries": steps, "rescale_schedule": False} if attack is Square else {}
