@@ -64,39 +64,13 @@ from pyrobust.smoothing.sequential import CertificationRule
 
 INTEGERS: list[Any] = [3, np.int8(3), np.uint64(3), np.array(3), torch.tensor(3), torch.tensor([3], dtype=torch.uint8)]
 NO_INTEGERS: list[Any] = [
-    True,
-    np.bool_(True),
-    np.array(True),
-    torch.tensor(True),
-    3.0,
-    np.float64(3),
-    torch.tensor(3.0),
-    math.nan,
-    "3",
-    np.str_("3"),
-    b"3",
-    None,
-    [3],
-    torch.tensor([3, 3]),
-    torch.tensor(3, device="meta"),
+    *(True, np.bool_(True), np.array(True), torch.tensor(True), 3.0, np.float64(3), torch.tensor(3.0), math.nan),
+    *("3", np.str_("3"), b"3", None, [3], torch.tensor([3, 3]), torch.tensor(3, device="meta")),
 ]
 NUMBERS: list[Any] = [0.5, Fraction(1, 2), Decimal("0.5"), np.float32(0.5), np.array([0.5]), torch.tensor(0.5)]
 NO_NUMBERS: list[Any] = [
-    True,
-    np.bool_(True),
-    np.array(True),
-    torch.tensor(True),
-    "0.5",
-    np.str_("0.5"),
-    np.array("0.5"),
-    np.array("0.5", dtype=object),
-    b"0.5",
-    None,
-    0.5j,
-    torch.tensor(0.5j),
-    [0.5],
-    np.array([0.5, 0.5]),
-    torch.tensor([]),
+    *(True, np.bool_(True), np.array(True), torch.tensor(True), "0.5", np.str_("0.5"), np.array("0.5"), b"0.5"),
+    *(np.array("0.5", dtype=object), None, 0.5j, torch.tensor(0.5j), [0.5], np.array([0.5, 0.5]), torch.tensor([])),
     torch.tensor(0.5, device="meta"),
 ]
 HUGE = 10**5000
@@ -228,18 +202,8 @@ def test_class_labels() -> None:
         assert found.tolist() == [2, 0]
         assert found.dtype == torch.int64
     assert class_labels("y", [], 0).tolist() == []
-    for wrong in (
-        [0.0],
-        [True],
-        [True, 1],
-        ["0"],
-        "0",
-        None,
-        torch.tensor([True]),
-        torch.tensor([0.0]),
-        [1j],
-        [[0], 1],
-    ):
+    of_tensors = torch.tensor([True]), torch.tensor([0.0])
+    for wrong in ([0.0], [True], [True, 1], ["0"], "0", None, *of_tensors, [1j], [[0], 1]):
         with pytest.raises(InputTypeError, match=r"^y: expected integer labels, got "):
             class_labels("y", wrong, 1)
     with pytest.raises(InputTypeError, match=r"^y: expected a tensor with data, got one on the device meta$"):
@@ -489,15 +453,6 @@ def test_shapes_are_written_without_quotes() -> None:
 
 
 def test_numbers_are_written_as_fractions_where_digits_would_lose_them() -> None:
-    for value, text in (
-        (1 / 255, "1/255"),
-        (8 / 255, "8/255"),
-        (0.1, "0.1"),
-        (3.0, "3"),
-        (1 / 3, "1/3"),
-        (2e-7, "2e-07"),
-    ):
-        assert number_text(value) == text
-    assert number_text(5e-324) == "4.94066e-324"
-    assert number_text(0.1 + 0.2) == "0.3"
-    assert (number_text(math.inf), number_text(math.nan)) == ("inf", "nan")
+    values = 1 / 255, 8 / 255, 0.1, 3.0, 1 / 3, 2e-7, 5e-324, 0.1 + 0.2, math.inf, math.nan
+    texts = "1/255", "8/255", "0.1", "3", "1/3", "2e-07", "4.94066e-324", "0.3", "inf", "nan"
+    assert tuple(map(number_text, values)) == texts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -161,7 +160,6 @@ def test_block_boundaries_do_not_matter(tmp_path: Path, monkeypatch: pytest.Monk
     ("text", "words"),
     [
         ("", "line 1: expected the columns idx label predict radius correct .* the file is empty"),
-        ("\n", "line 1: expected the columns"),
         ("\x00\x01\x02", "got a binary file"),
         (b"\xff\xfe\x00", "got a binary file"),
         ("idx,label,predict,radius,correct\n0,1,1,0.5,1\n", "expected columns separated by tabs, got commas"),
@@ -175,11 +173,8 @@ def test_block_boundaries_do_not_matter(tmp_path: Path, monkeypatch: pytest.Monk
         (HEADER[:-1], "line 1: incomplete"),
         (HEADER + ROW[:-3], "expected at least one complete row"),
         (HEADER + "\n" + ROW, "line 2: expected 6 fields separated by tabs, got 1"),
-        (HEADER + "0\t1\t1\t0.5\t1\n" + ROW, "line 2: expected 6 fields separated by tabs, got 5"),
         (HEADER + ROW + "0\t1\t1\t0.5\t1\t0:00:01\t7\n", "line 3: expected 6 fields separated by tabs, got 7"),
         (HEADER + ROW + "-1\t1\t1\t0.5\t1\t0:00:01\n", "line 3: idx: expected an integer from 0"),
-        (HEADER + "0\tcat\t1\t0.5\t1\t0:00:01\n", "line 2: label: expected an integer"),
-        (HEADER + "0\t1\t1.5\t0.5\t1\t0:00:01\n", "line 2: predict: expected an integer"),
         (HEADER + "0\t1\t1\t0,5\t1\t0:00:01\n", "line 2: radius: expected a number, got '0,5'"),
         (HEADER + "0\t1\t1\t0.5\tyes\t0:00:01\n", "line 2: correct: expected a number, got 'yes'"),
         (HEADER + "0\t1\t1\t0.5\t1\tsoon\n", "line 2: time: expected seconds or h:mm:ss, got 'soon'"),
@@ -264,15 +259,10 @@ def test_usual_settings_are_assumed_unless_radii_contradict_them(tmp_path: Path)
     ("given", "error"),
     [
         ({"n": 0}, InputError),
-        ({"n": 10**10}, InputError),
         ({"n": 1.5}, InputTypeError),
-        ({"n": True}, InputTypeError),
         ({"alpha": 0.0}, InputError),
         ({"alpha": 1.0}, InputError),
-        ({"alpha": math.nan}, InputError),
-        ({"alpha": "0.1"}, InputTypeError),
         ({"sigma": -1.0}, InputError),
-        ({"sigma": math.inf}, InputError),
     ],
 )
 def test_arguments_out_of_range_are_refused(tmp_path: Path, given: dict[str, float], error: type[Exception]) -> None:

@@ -18,12 +18,11 @@ from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.metrics.votes import attainable_radii
 
 
-@pytest.mark.parametrize("n", [1500, 25_000])
-def test_an_odd_n_is_among_the_explanations(tmp_path: Path, n: int) -> None:
-    text = made_up(1000, n=n, show=lambda radius: f"{radius:.4f}")
+def test_an_odd_n_is_among_the_explanations(tmp_path: Path) -> None:
+    text = made_up(1000, n=1500, show=lambda radius: f"{radius:.4f}")
     found = audited(tmp_path, text, n=100_000, alpha=0.001)
     assert found.exit_status == 1
-    assert f"n {n:,} " in message(found, "parameters")
+    assert "n 1,500 " in message(found, "parameters")
 
 
 def test_what_nobody_stated_is_no_fault_and_all_explanations_are_listed(tmp_path: Path) -> None:

@@ -25,11 +25,7 @@ HERE = Path(__file__).resolve().parent
 CSRC = HERE.parent.parent / "csrc"
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 ROW_OPS = (
-    "project_simplex",
-    "project_l1_ball",
-    "project_l1_ball_box",
-    "project_l2_ball",
-    "project_linf_ball",
+    *("project_simplex", "project_l1_ball", "project_l1_ball_box", "project_l2_ball", "project_linf_ball"),
     "l1_step",
 )
 ELEMENT_OPS = ("add_perturbation", "linf_step", "linf_momentum_step")

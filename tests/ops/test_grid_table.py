@@ -27,15 +27,9 @@ from pyrobust.reference.sample_grid_noise import thresholds as reference_thresho
 
 BYTE, SIXTEENTH = Fraction(1, 255), Fraction(1, 16)
 GRIDS = [
-    (0.12, BYTE),
-    (0.25, BYTE),
-    (0.5, BYTE),
-    (1.0, BYTE),
-    (0.25, SIXTEENTH),
-    (1.0, SIXTEENTH),
-    (0.1, Fraction(3, 7)),
-    (1e-3, SIXTEENTH),
-    (1e-300, Fraction(1)),
+    *((sigma, BYTE) for sigma in (0.12, 0.25, 0.5, 1.0)),
+    *((sigma, SIXTEENTH) for sigma in (0.25, 1.0, 1e-3)),
+    *((0.1, Fraction(3, 7)), (1e-300, Fraction(1))),
 ]
 
 

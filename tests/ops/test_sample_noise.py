@@ -21,14 +21,8 @@ from pyrobust.errors import InputError, InputTypeError
 STAGES = ("select", "estimate", "predict", "attack", "train")
 SIGMAS = st.floats(1e-3, 1e3) | st.sampled_from([1e-320, 1e-44, 1e-39, 1e-5, 1e5, 1e30])
 SHAPES = [
-    (),
-    (0,),
-    (2, 0),
+    *((), (0,), (2, 0), (5, 7), (33, 3, 3), (3, 16, 16), (2, 3, 2, 5)),
     *((n,) for n in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 130)),
-    (5, 7),
-    (33, 3, 3),
-    (3, 16, 16),
-    (2, 3, 2, 5),
 ]
 
 

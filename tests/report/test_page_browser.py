@@ -34,17 +34,9 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="needs Chromium and chromedriver (apt-get install chromium-driver)"
 )
 FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--window-size=1200,900"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
     "--force-prefers-reduced-motion",
-    "--window-size=1200,900",
 ]
 # axe-core, as npm installs it, or wherever the variable says.
 AXE = Path(os.environ.get("PYROBUST_AXE", Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"))

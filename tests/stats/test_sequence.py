@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError
 from pyrobust.stats import looks, sequence, sequence_boundary, sequence_lower, sequence_upper
 
 flint = pytest.importorskip("flint", reason="python-flint provides the ball arithmetic")
@@ -144,15 +144,12 @@ def test_invalid_arguments_are_rejected():
     for function, arguments, error, match in [
         (looks, (0,), InputError, "n_max: expected"),
         (looks, (10**9 + 1,), InputError, "n_max: expected"),
-        (looks, (1.5,), InputTypeError, "n_max: expected"),
         (sequence_boundary, (10, 0.0, 0.05), InputError, "p0: expected one number"),
         (sequence_boundary, (10, math.nan, 0.05), InputError, "p0: expected one number"),
         (sequence_boundary, (10, [0.5, 0.6], 0.05), InputError, "p0: expected one number"),
-        (sequence_boundary, (10, "0.5", 0.05), InputTypeError, "p0: expected float64"),
         (sequence_lower, (11, 10, 0.05), InputError, "successes: expected 0 <= .*, got successes=11 with trials=10"),
         (sequence_upper, (11, 10, 0.05), InputError, "successes: expected 0 <= .*, got successes=11 with trials=10"),
         (sequence_lower, (0, 0, 0.05), InputError, "trials: expected at least 1"),
-        (sequence_upper, (1.0, 10, 0.05), InputTypeError, "successes: expected integers"),
         (sequence_lower, (1, 10, math.nan), InputError, r"alpha: expected a number in \(0, 1\), got nan"),
     ]:
         with pytest.raises(error, match=match):

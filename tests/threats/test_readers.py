@@ -183,7 +183,6 @@ def test_csv(read):
     for change, message in [
         ((",0,,,,,", ",maybe,,,,,"), "line 4: success: expected true, false or nothing, got 'maybe'"),
         ((",0,,,,,", ",0,,,,"), "line 4: expected 9 fields, got 8"),
-        ((",0,,,,,", ",0,x,,,,"), "line 4: score: expected a number, got 'x'"),
         ((",0,,,,,", ",0,1_0,,,,"), "line 4: score: expected a number, got '1_0'"),
         ((",0,,,,,", ",0,,١,,,"), "line 4: queries: expected a number, got '١'"),
         ((",0,,,,,", ",0,nan,,,,"), "line 4: score: expected a finite float"),
@@ -201,7 +200,6 @@ def test_other_files(read, tmp_path):
         ("", "expected verdicts in one of the formats"),
         ("[]", "expected verdicts in one of the formats"),
         ("{", "JSONDecodeError"),
-        ('{"a": 1}', "expected verdicts in one of the formats"),
         ('{"a": [{"b": 1}]}', "expected verdicts in one of the formats"),
         ('{"jailbreaks": {}}', "jailbreaks: expected an array, got dict"),
         ('{"jailbreaks": []}', "expected at least one verdict, got none"),
