@@ -52,26 +52,22 @@ def fake_nvcc(folder, release):
 
 
 @pytest.mark.parametrize(
-    ("torch_cuda", "nvcc", "expected"),
-    [("13.0", "13.2", True), ("12.8", "13.0", False), (None, "13.0", False), ("13.0", None, False)],
+    ("torch_cuda", "nvcc", "choice", "expected"),
+    [
+        *(("13.0", "13.2", None, True), ("12.8", "13.0", None, False), (None, "13.0", None, False)),
+        *(("13.0", None, None, False), ("13.0", None, "0", False), (None, None, "1", True)),
+    ],
 )
-def test_cuda_is_built_for_a_torch_with_cuda_and_an_nvcc_of_its_major_version(
-    cuda_wanted, tmp_path, monkeypatch, torch_cuda, nvcc, expected
+def test_cuda_is_built_for_a_torch_with_cuda_and_an_nvcc_of_its_major_version_or_as_the_environment_says(
+    cuda_wanted, tmp_path, monkeypatch, torch_cuda, nvcc, choice, expected
 ):
     monkeypatch.setenv("PATH", fake_nvcc(tmp_path, nvcc) if nvcc else str(tmp_path))
+    if choice:
+        monkeypatch.setenv("PYROBUST_CUDA", choice)
     assert cuda_wanted(torch_cuda) is expected
-
-
-@pytest.mark.parametrize(("choice", "expected"), [("0", False), ("1", True)])
-def test_the_environment_overrides(cuda_wanted, monkeypatch, choice, expected):
-    monkeypatch.setenv("PYROBUST_CUDA", choice)
-    assert cuda_wanted("13.0" if choice == "0" else None) is expected
-
-
-def test_a_wrong_override_is_refused_with_the_valid_values(cuda_wanted, monkeypatch):
     monkeypatch.setenv("PYROBUST_CUDA", "yes")
     with pytest.raises(SystemExit, match="expected 0 or 1, got 'yes'"):
-        cuda_wanted("13.0")
+        cuda_wanted(torch_cuda)
 
 
 def fake_torch(folder, version):
