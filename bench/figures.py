@@ -4,13 +4,15 @@ python bench/figures.py [--check]
 
 A row is a case of that group in bench/results/cpu.json and cpu-avx2.json: the time of the first variant, then that of
 each other one as a multiple of it, with AVX-512 / with AVX2 alone. GROUP "files" lists the files of bench/results,
-"architectures" the networks of bench/architectures.py. --check writes nothing and fails where the page differs.
+"architectures" the networks of the study bounds/architectures. The tables `<!-- computed: NAME -->` of published.md are
+published.py's, where PYROBUST_DATA has the logs. --check writes nothing and fails where a page differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from pathlib import Path
 
@@ -23,8 +25,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare the pages with bench/results")
     args = parser.parse_args()
-    for page in PAGES:
-        written = with_tables(page.read_text())
+    pages = {page: with_tables(page.read_text()) for page in PAGES}
+    if data := os.environ.get("PYROBUST_DATA"):
+        import published
+
+        pages[published.PAGE] = published.filled(published.PAGE.read_text(), Path(data) / "logs")
+    for page, written in pages.items():
         if args.check and written != page.read_text():
             raise SystemExit(f"{page.name}: differs from bench/results; run python bench/figures.py")
         page.write_text(written)
@@ -50,7 +56,7 @@ def files() -> str:
             machine = {}
         else:
             content = json.loads(path.read_text())
-            commands = content.get("commands") or [content.get("command", "one for each row")]
+            commands = content.get("commands") or [content["command"]]
             machine = content.get("machine", {})
         shown = "<br>".join(f"`{command}`" for command in commands)
         cpu = f"{machine['cpu']}, {machine['threads']}" if machine else "not recorded"
@@ -59,10 +65,10 @@ def files() -> str:
 
 
 def architectures() -> str:
-    """Return the table of bench/architectures.py: milliseconds, and the other tool's time over them; by batch."""
+    """Return the table of bounds/architectures: milliseconds, and the other tool's time over them; by batch."""
     content = json.loads((RESULTS / "architectures-cpu.json").read_text())
     cells: dict[str, dict[str, list[dict]]] = {}
-    for row in content["rows"]:
+    for row in content["results"]:
         cells.setdefault(row["name"], {}).setdefault(row["method"], []).append(row["threads 1"])
     methods = {method: None for rows in cells.values() for method in rows}
     lines = ["| network | " + " | ".join(methods) + " |", "|---" * (1 + len(methods)) + "|"]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from pyrobust.zoo import load_data, load_model
 
 
 class Normalize(nn.Module):
@@ -95,19 +100,48 @@ def mnist_6_100() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(100, 10))
 
 
+@contextmanager
+def counted(net: nn.Module) -> Iterator[Callable[[], int]]:
+    """Count the rows that pass through a net."""
+    rows = 0
+
+    def count(module: nn.Module, arguments: object, output: Tensor) -> None:
+        nonlocal rows
+        rows += len(output)
+
+    handle = net.register_forward_hook(count)
+    try:
+        yield lambda: rows
+    finally:
+        handle.remove()
+
+
 @functools.cache
 def _warn_random() -> None:
     """Warn once, on standard error: the figures go to standard output."""
     print("PYROBUST_DATA is not set: nets with random weights, on random images", file=sys.stderr)
 
 
-def load(name: str, data: Path | None) -> tuple[nn.Sequential, Tensor, Tensor]:
-    """A net in evaluation mode, as Sequential(normalisation, net on normalised images), with its images and labels.
+def folder() -> Path:
+    """The folder PYROBUST_DATA of nets, images, logs and texts."""
+    if not os.environ.get("PYROBUST_DATA"):
+        raise SystemExit("PYROBUST_DATA: expected the folder of nets, images, logs and texts, got nothing")
+    return Path(os.environ["PYROBUST_DATA"])
 
-    Without ``data`` the net has random weights and 200 random images, and its predictions are the labels. It is frozen,
-    so that no library computes gradients of parameters.
+
+def load(name: str, data: Path | None = None) -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A net in evaluation mode with its images and labels: Sequential(normalisation, net on normalised images).
+
+    Where PYROBUST_DATA is not set either, the net has random weights and 200 random images, and its predictions are the
+    labels. "digits-..." is a bundled net, all of it on digits. Nets are frozen, so that no library computes gradients
+    of parameters.
     """
     net: nn.Module
+    if name.startswith("digits"):
+        digits = load_data("digits")
+        return load_model(f"zoo:{name}").eval().requires_grad_(False), digits.x, digits.y
+    if data is None and os.environ.get("PYROBUST_DATA"):
+        data = folder()
     before: nn.Module = nn.Identity()
     shape = (1, 28, 28) if name.startswith("mnist") else (3, 32, 32)
     with torch.random.fork_rng(devices=[]):

@@ -1,15 +1,9 @@
-"""Compute the tables of bench/results/published.md from the logs in PYROBUST_DATA and write them into the page.
-
-python bench/published.py [--check]   --check writes nothing and exits with status 1 if the page differs
-"""
+"""The tables of bench/results/published.md, from the certification logs in PYROBUST_DATA."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,18 +47,6 @@ ENVELOPES = {
     "cifar10": {"cohen": (61, 43, 32, 22, 17, 13), "smoothadv": (73, 58, 48, 38, 33, 29)},
     "imagenet": {"cohen": (49, 37, 29), "smoothadv": (56, 45, 38)},
 }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    check = parser.parse_args().check
-    before = PAGE.read_text(encoding="utf-8")
-    after = filled(before, Path(os.environ["PYROBUST_DATA"]) / "logs")
-    if not check:
-        PAGE.write_text(after, encoding="utf-8")
-    print("the page matches the logs" if after == before else "the page differs from the logs")
-    return int(check and after != before)
 
 
 def filled(page: str, folder: Path) -> str:
@@ -176,7 +158,3 @@ def _whole(figure: int | None) -> str:
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

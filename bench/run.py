@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import pkgutil
-import shlex
 import sys
 import traceback
 from pathlib import Path
 
+import cases
 import torch
 from rich.console import Console
 from rich.table import Table
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import cases
+from study import write
 
 from pyrobust import _C
-from pyrobust.microbench.timing import Case, Timing, describe_machine, measure, row
+from pyrobust.microbench.timing import Case, Timing, measure, row
 
 # Read by torch, oneDNN and MKL when they are loaded: the others are held to the same instructions.
 _AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-
-
-def write_rows(path: Path, rows: list[dict[str, object]], **head: object) -> None:
-    """Write a result with one line for each row; ``head`` beside the command and the machine."""
-    command = shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    first = {"command": command, "machine": describe_machine(torch.device("cpu")), **head}
-    text = json.dumps(first, indent=1).removesuffix("\n}")
-    lines = ",\n".join("  " + json.dumps(row) for row in rows)
-    path.write_text(f'{text},\n "rows": [\n{lines}\n ]\n}}\n')
 
 
 def table(case: Case, times: dict[str, Timing]) -> Table:
@@ -85,8 +72,6 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     console = Console(width=110)
-    command = "python bench/run.py " + shlex.join(sys.argv[1:])
-    head = {"command": command, "machine": describe_machine(device)}
     results: list[dict[str, object]] = []
     failed: list[str] = []
     groups = sorted(module.name for module in pkgutil.iter_modules(cases.__path__))
@@ -104,7 +89,7 @@ def main() -> None:
             results.append({"group": module, **row(case, times)})
             if args.json:  # after each case: a run that is stopped keeps what it measured
                 unfinished = args.json.with_name(args.json.name + ".new")
-                unfinished.write_text(json.dumps({**head, "results": results}, indent=1))
+                write(unfinished, results, args.device)
                 unfinished.replace(args.json)
     if failed:
         raise SystemExit("cases that raised an error:\n  " + "\n  ".join(failed))

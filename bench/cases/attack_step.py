@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 
 import nets
 import peers
@@ -58,9 +57,8 @@ def _variants(
 
 
 def _setting(device: torch.device) -> tuple[str, nn.Module, Tensor, Tensor]:
-    data = os.environ.get("PYROBUST_DATA")
-    model, x, _ = nets.load("oval_base", Path(data) if data else None)
-    name = "oval_base" if data else "oval_base with random weights"
+    model, x, _ = nets.load("oval_base")
+    name = "oval_base" if os.environ.get("PYROBUST_DATA") else "oval_base with random weights"
     with torch.no_grad():
         top = model(x).topk(2)
     margin = top.values[:, 0] - top.values[:, 1]

@@ -7,8 +7,8 @@ operations, on the model's device. The first of them is the one that BoundedMode
 outward; sound=False and the peers round to nearest. A peer whose CROWN bounds, for every example, the rows that any
 example of the batch needs can be faster on one example at a time: both are measured.
 
-Work: float32 operations of the products, counted by bench/intervals.py. The floor is square matrix products of as many
-operations as the undecided rows need; times dense / undecided it is that of dense rows.
+Work: float32 operations of the products, counted by studies/bounds/products.py. The floor is square matrix products of
+as many operations as the undecided rows need; times dense / undecided it is that of dense rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from __future__ import annotations
 import math
 import os
 from functools import partial
-from pathlib import Path
 
 import nets
 import peers
 import torch
-from intervals import flops
+from studies.bounds.products import flops
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel, BoundOptions
@@ -58,8 +57,7 @@ def title(name: str, text: str, batch: int, method: str) -> str:
 
 def boxes(name: str, epsilon: float, batch: int) -> tuple[nn.Sequential, Tensor, Tensor, Tensor]:
     """Return the net without its normalisation, the normalised box, and the labels."""
-    data = os.environ.get("PYROBUST_DATA")
-    (before, net), x, y = nets.load(name, Path(data) if data else None)
+    (before, net), x, y = nets.load(name)
     x, y = x[:batch], y[:batch]
     # Normalisation is increasing in each coordinate.
     return net, before((x - epsilon).clamp(0, 1)), before((x + epsilon).clamp(0, 1)), y

@@ -7,9 +7,7 @@ of PYROBUST_DATA, else with random weights, and zoo:digits-ibp-0.10.
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from pathlib import Path
 
 import nets
 import torch
@@ -32,8 +30,7 @@ def cases(device: torch.device) -> list[Case]:
 def _net(name: str) -> tuple[nn.Module, Tensor]:
     if name == DIGITS:
         return load_model(name).eval(), load_data("digits").x
-    data = os.environ.get("PYROBUST_DATA")
-    model, x, _ = nets.load(name, Path(data) if data else None)
+    model, x, _ = nets.load(name)
     return model[1], x.repeat(2, 1, 1, 1)
 
 

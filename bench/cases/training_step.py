@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import os
 from functools import partial
-from pathlib import Path
 
 import nets
 import peers
@@ -38,13 +37,12 @@ def cases(device: torch.device) -> list[Case]:
 
 
 def _case(name: str, text: str, epsilon: float, batch: int, method: str, device: torch.device) -> Case:
-    data = os.environ.get("PYROBUST_DATA")
     if name.startswith("digits"):
         net, images = load_model(f"zoo:{name}"), load_digits("train")
         x, y, weights = images.x, images.y, ""
     else:
-        (before, net), x, y = nets.load(name, Path(data) if data else None)
-        x, weights = before(x), "" if data else " with random weights"
+        (before, net), x, y = nets.load(name)
+        x, weights = before(x), "" if os.environ.get("PYROBUST_DATA") else " with random weights"
     x, y = x[:batch].to(device), y[:batch].to(device)
     net = net.to(device)
 

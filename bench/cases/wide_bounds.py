@@ -12,8 +12,8 @@ import functools
 
 import peers
 import torch
+from studies.bounds.wide_nets import WIDE_NETS, wide_net
 from torch import Tensor, nn
-from wide_nets import WIDE_NETS, wide_net
 
 from pyrobust import BoundedModel
 from pyrobust.microbench.timing import Call, Case

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # Full batches in a chunk: a partly filled last batch costs a few percent, and a crash loses seconds of work.
 _BATCHES = 16
 # A sequential chunk packs its images into shared batches: this many at least, or a tenth of the rows of a batch.
-# On a grid, this costs a few percent more rows with one radius, less with several (bench/sequential_chunks.py).
+# On a grid, this costs a few percent more rows with one radius, less with several (study smoothing/sequential_chunks).
 _LEAST_SEQUENTIAL = 48
 
 
