@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from pathlib import Path
 
-import numpy as np
+import nets
 import torch
 from torch import Tensor, nn
 
-from pyrobust import RandomizedSmoothing, zoo
+from pyrobust import RandomizedSmoothing
 from pyrobust.microbench.smoothing import certify_in_a_loop, forward_passes
 from pyrobust.microbench.timing import Case
 
@@ -23,23 +22,13 @@ _LOOP_BATCH = 1000
 _IMAGES = 4
 
 
-class Normalize(nn.Module):
-    def __init__(self, mean: Tensor, std: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean.view(-1, 1, 1))
-        self.register_buffer("std", std.view(-1, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.std
-
-
 def cases(device: torch.device) -> list[Case]:
-    name, net, x, mean, std = _setting()
-    net, x, mean, std = net.to(device).eval(), x.to(device), mean.to(device), std.to(device)
-    layered = nn.Sequential(Normalize(mean, std), net).eval()
+    name, layered, x = _setting()
+    layered, x = layered.to(device).eval(), x.to(device)
+    before, net = layered
     samples = _IMAGES * (_N0 + _N)
     with_layer = RandomizedSmoothing(layered, 10, _SIGMA, grid=None)
-    fused = RandomizedSmoothing(net, 10, _SIGMA, grid=None, normalize=(mean, std))
+    fused = RandomizedSmoothing(net, 10, _SIGMA, grid=None, normalize=(before.mean.flatten(), before.std.flatten()))
     size = with_layer.runner.batch_size(tuple(x.shape[1:]))
     certify = {"n0": _N0, "n": _N, "alpha": _ALPHA}
     baseline = {
@@ -69,23 +58,11 @@ def cases(device: torch.device) -> list[Case]:
     ]
 
 
-def _setting() -> tuple[str, nn.Module, Tensor, Tensor, Tensor]:
-    data = os.environ.get("PYROBUST_DATA")
-    if not data:
+def _setting() -> tuple[str, nn.Sequential, Tensor]:
+    if os.environ.get("PYROBUST_DATA"):
+        name, (layered, x, _) = "oval_base", nets.load("oval_base")
+    else:
         print("PYROBUST_DATA is not set: certify_batch runs on the bundled digits net", file=sys.stderr)
-        images = zoo.load_data("digits").x[:_IMAGES]
-        return "digits", zoo.load_model("zoo:digits-smooth-0.25"), images, torch.tensor([0.0]), torch.tensor([1.0])
-    net = nn.Sequential(
-        nn.Conv2d(3, 8, 4, 2, 1),
-        nn.ReLU(),
-        nn.Conv2d(8, 16, 4, 2, 1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(1024, 100),
-        nn.ReLU(),
-        nn.Linear(100, 10),
-    )
-    net.load_state_dict(torch.load(Path(data, "nets/oval_base.pt"), weights_only=True))
-    with np.load(Path(data, "images/cifar_sdp.npz")) as file:
-        x = torch.from_numpy(file["X"][:_IMAGES])
-    return "oval_base", net, x, torch.tensor([0.485, 0.456, 0.406]), torch.full((3,), 0.225)
+        net, x, _ = nets.load("digits-smooth-0.25")
+        name, layered = "digits", nn.Sequential(nets.Normalize((0.0,), (1.0,)), net)
+    return name, layered, x[:_IMAGES]

@@ -39,7 +39,7 @@ class Peer:
     projections: Mapping[str, Callable[..., object]] = field(default_factory=dict)
     #: "pgd-linf", "apgd-linf", "apgd-l2", "apgd-l1".
     attacks: Mapping[str, Build] = field(default_factory=dict)
-    #: (attack of attacks/minimum_norm, norm).
+    #: (attack of the study attacks/minimum_norm, norm).
     minimum: Mapping[tuple[str, str], BuildMinimum] = field(default_factory=dict)
     #: "ibp", "crown-ibp", "crown".
     margins: Mapping[str, BuildMargins] = field(default_factory=dict)

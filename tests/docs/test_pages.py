@@ -201,6 +201,7 @@ def test_the_map_of_the_code_is_that_of_the_code():
         *(ROOT / "csrc").rglob("*"),
         *(ROOT / "pyrobust").rglob("*"),
         *(ROOT / "tests").rglob("*"),
+        *(ROOT / "bench").rglob("*"),
         *ROOT.glob("*.py"),
     ]
     files = {f"/{path.relative_to(ROOT).as_posix()}" for path in code}

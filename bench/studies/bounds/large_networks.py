@@ -16,7 +16,7 @@ from studies.smoothing.pace import resnet50
 from study import Results, Row, peak_rise
 from torch import Tensor, nn
 
-from pyrobust import BoundedModel
+from pyrobust import BoundedModel, Bounds
 from pyrobust.errors import InputError
 
 
@@ -34,14 +34,18 @@ def large_nets() -> dict[str, tuple[nn.Sequential, Tensor]]:
 
 def measured(bounded: BoundedModel, x: Tensor, y: Tensor, method: str, limit: int | None, seconds: float) -> Row:
     """Bound the margins of a batch; return what that took and gave."""
-    cpu, wall = time.process_time(), time.monotonic()
-    options = {"method": method, "memory_limit": limit, "time_limit": seconds}
-    bounds, peak = peak_rise(lambda: bounded.margins(x, y, 1 / 255, **options), trimmed=True)
+
+    def timed() -> tuple[Bounds, float, float]:
+        cpu, wall = time.process_time(), time.monotonic()
+        bounds = bounded.margins(x, y, 1 / 255, method=method, memory_limit=limit, time_limit=seconds)
+        return bounds, time.process_time() - cpu, time.monotonic() - wall
+
+    (bounds, cpu, wall), peak = peak_rise(timed, trimmed=True)
     return {
         "memory_limit": limit,
         "peak": peak,
-        "cpu_seconds": time.process_time() - cpu,
-        "wall_seconds": time.monotonic() - wall,
+        "cpu_seconds": cpu,
+        "wall_seconds": wall,
         "margins_by": {by: int((bounds.lower_by == by).sum()) for by in sorted(set(bounds.lower_by.flat))},
         "finite": int(bounds.lower.isfinite().sum()),
     }

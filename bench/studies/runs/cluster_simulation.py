@@ -29,10 +29,12 @@ import numpy.typing as npt
 from study import Results, separately
 
 from pyrobust import RandomizedSmoothing, zoo
-from pyrobust.evaluation import Run, SweepSettings, certify_dataset, resume
-from pyrobust.evaluation.sweep import Answer, Part, Sweep, Task
+from pyrobust.evaluation import Run, SweepSettings, certify_dataset
+from pyrobust.evaluation.resume import run_sweep
+from pyrobust.evaluation.sweep import Answer, ChunkPart, Sweep, Task
 from pyrobust.runs.kinds.certify import Sequential
 from pyrobust.runs.reader import Header
+from pyrobust.workers import executors
 from pyrobust.workers.fleet import Event, Fleet, Place, Reply, Started
 
 CASES = ["64,32,1", "64,32,0.2", "512,32,1", "512,32,0.2", "512,1024,32", "64,32,0", "512,32,0", "64,1024,0"]
@@ -95,7 +97,7 @@ class Sleepers(Fleet):
                 rows, pending = pickle.loads(self._rows)  # pickled here, for the time it takes
                 if len(value.indices) < self._chunk:
                     rows = {name: column[: len(value.indices)] for name, column in rows.items()}
-                value = Answer(value.first, Part(rows | {"idx": list(value.indices)}, pending), last=True)
+                value = Answer(value.first, ChunkPart(rows | {"idx": list(value.indices)}, pending), last=True)
             events.append(Reply(worker, value))
         return events
 
@@ -129,11 +131,11 @@ def simulate(source: Path, images: int, workers: int, chunk: int, seconds: float
     fleet = Sleepers(workers, header, of_chunks.tolist(), rows_of(run, chunk), real)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory(dir=os.environ.get("SIMULATION_DIR")) as folder:
-        resume.open_fleet = lambda *arguments: fleet
+        executors.open_fleet = lambda *arguments: fleet
         settings = SweepSettings(out=Path(folder, "run.db"), executor="cpu")
         sweep = SimpleNamespace(images=None, settings=settings, portable=lambda: None)
         cpu = time.process_time()
-        result = resume.run_sweep(cast(Sweep, sweep))
+        result = run_sweep(cast(Sweep, sweep))
         wall, cpu = fleet.now() - fleet.begin, time.process_time() - cpu
         size = Path(folder, "run.db").stat().st_size
     del result
