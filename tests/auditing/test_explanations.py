@@ -166,7 +166,7 @@ def test_a_bound_of_two_counts_is_named_as_not_tried(tmp_path: Path) -> None:
 
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
-simulation = pytest.importorskip("audit_simulation", reason="bench is not beside the tests")
+simulation = pytest.importorskip("studies.audit.simulation", reason="bench is not beside the tests")
 
 COMMON = Parameters(100_000, 0.001, 1.0)
 
