@@ -47,11 +47,14 @@ class LockedFile(ABC):
                 raise StoreError(f"{self.path}: cannot create the file ({error}); name another") from error
         self._created = self._make_file()
         self._empty = True
+        self._sealed: list[tuple[object, ...]] = []  # the seal that this writer last committed
+        opened = self._identity_of_file()
         try:
             with self._writing("opened"):
                 self.connection = self._connect()
         except BaseException:
-            self._remove()
+            if self._created and self._file is not None and os.path.getsize(self._file) == 0:
+                os.unlink(self._file)
             raise
         try:
             with self._writing("opened"):
@@ -61,6 +64,9 @@ class LockedFile(ABC):
                 self.connection.execute("PRAGMA busy_timeout = 0")
                 self.connection.execute("BEGIN IMMEDIATE")
                 self.connection.execute(f"PRAGMA busy_timeout = {1000 * _TIMEOUT_S}")
+            if self._identity_of_file() != opened:
+                self._created = False
+                raise StoreError(f"{self.where}: removed or replaced by another process as it was opened; run again")
             self._start()
         except BaseException:
             self._discard()
@@ -163,8 +169,28 @@ class LockedFile(ABC):
         self.connection.execute("BEGIN IMMEDIATE")
 
     def _lock_in_wal_mode(self) -> None:
+        """Take the write lock again after the transaction in which the file was read or created has ended.
+
+        WAL mode cannot be set inside a transaction. A process that writes between the two is noticed by the seal, the
+        digest of all that the file holds.
+        """
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("BEGIN IMMEDIATE")
+        if self._seal() != self._sealed:
+            self._created = False
+            raise StoreError(f"{self.where}: written by another process as it was opened; run again to resume")
+
+    def _seal(self) -> list[tuple[object, ...]]:
+        return self.connection.execute("SELECT * FROM seal").fetchall()
+
+    def _identity_of_file(self) -> tuple[int, int] | None:
+        """Device and inode of the file; None for a run in memory and for a file that is gone."""
+        if self._file is None:
+            return None
+        with contextlib.suppress(OSError):
+            status = os.stat(self._file)
+            return status.st_dev, status.st_ino
+        return None
 
     def _roll_back(self) -> None:
         # Some errors make SQLite roll back by itself, others do not.
@@ -173,16 +199,27 @@ class LockedFile(ABC):
                 self.connection.execute("ROLLBACK")
 
     def _discard(self) -> None:
-        """Close the run, and remove its file if this writer created it."""
+        """Close the run, and remove its file if this writer created it and no other process has written to it.
+
+        The file is removed under the write lock: a process that has it open notices by its inode. SQLite removes the
+        companion files.
+        """
+        if self._created and self._file is not None and self._is_alone():
+            with contextlib.suppress(OSError):
+                os.unlink(self._file)
         self._roll_back()
         self.connection.close()
-        self._remove()
 
-    def _remove(self) -> None:
-        if self._created and self._file is not None:
-            for suffix in ("", *COMPANIONS):
-                with contextlib.suppress(OSError):
-                    os.unlink(f"{self._file}{suffix}")
+    def _is_alone(self) -> bool:
+        """Hold the write lock, on what this writer has committed last."""
+        if self.connection.in_transaction:
+            return True
+        try:  # after an error by which SQLite itself rolled back
+            self.connection.execute("BEGIN IMMEDIATE")
+            tables = self.connection.execute("SELECT name FROM sqlite_master WHERE name = 'seal'").fetchall()
+            return (self._seal() if tables else []) == self._sealed
+        except sqlite3.Error:
+            return False
 
     @contextlib.contextmanager
     def _writing(self, action: str) -> Iterator[None]:

@@ -197,10 +197,10 @@ class RunWriter(LockedFile):
         if stored is None:
             self._begin()
         else:
+            self._created = False  # another process started a run in the file that this writer created
             self._resume(stored)
 
     def _begin(self) -> None:
-        # WAL mode cannot be set inside a transaction, so it is set after the transaction that writes the header.
         identity = self.header.identity
         if identity is None:
             raise InputError("store", "the identity of the model for a new run", "none")
@@ -209,7 +209,9 @@ class RunWriter(LockedFile):
             self._create(VERSION, create_statements(self._kind).values(), self.header)
             self.connection.execute("INSERT INTO identity VALUES (1, ?)", (identity.encode(),))
             add_seal(self.connection)
+            sealed = self._seal()
             self.connection.execute("COMMIT")
+            self._sealed = sealed
             self._lock_in_wal_mode()
 
     def _resume(self, stored: Header) -> None:
@@ -241,6 +243,7 @@ class RunWriter(LockedFile):
             with reading(self.where):
                 self.done.add_array(block["idx"])
         with self._writing("opened"):
+            self._sealed = self._seal()
             self._roll_back()
             self._lock_in_wal_mode()
         if identity is not None and not set(identity.code) <= set(stored_code):

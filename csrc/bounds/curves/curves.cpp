@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -104,19 +105,23 @@ class Beyond {
  public:
   explicit Beyond(const CurveFunction& function) : f_(function) {
     // Beyond the threshold z itself is less than softplus, by at most log(1 + e^-threshold) / beta.
-    if (f_.threshold < INFINITY) jump_ = std::log1p(std::exp(-f_.threshold)) / f_.beta * (1 + kMargin);
+    if (!(f_.threshold < INFINITY)) return;
+    least_ = f_.threshold - std::fabs(f_.threshold) * kComparison - FLT_MIN;
+    jump_ = std::log1p(std::exp(-least_)) / f_.beta * (1 + kMargin);
   }
   bool none() const { return !(f_.threshold < INFINITY) && f_.error == 0 && !(f_.largest < INFINITY); }
   Distance at(double u, double low, double high) const {
-    const double jump = u * f_.beta * (1 + kMargin) >= f_.threshold ? jump_ : 0;
+    const double product = u * f_.beta, jump = product + std::fabs(product) * kComparison >= least_ ? jump_ : 0;
     if (std::fmax(jump - low, high) > f_.largest) return {INFINITY, INFINITY};
     return {(jump + f_.error) * (1 + kMargin), f_.error};
   }
 
  private:
   static constexpr double kMargin = 0x1p-46;
+  // A float32 pass compares beta z to the threshold with three roundings.
+  static constexpr double kComparison = 0x1p-22;
   const CurveFunction& f_;
-  double jump_ = 0;
+  double least_ = INFINITY, jump_ = 0;
 };
 
 // Ranges; for a reciprocal, those below zero are mirrored, as 1 / z = -(1 / -z).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -88,11 +89,18 @@ def _softplus_curve(beta: float) -> Curve:
     )
 
 
+#: Relative error of the two sides of a comparison in float32: three roundings.
+_COMPARISON = 2.0**-22
+
+
 def _jump(node: Activation, upper: Tensor) -> Tensor:
     """The largest difference of softplus and z beyond the threshold; 0 for ranges below it."""
     beta, threshold = node.parameters
-    size = math.log1p(math.exp(-threshold)) / beta * (1 + ERROR)
-    return torch.where(upper * beta * (1 + ERROR) >= threshold, size, 0.0)
+    # A float32 pass compares beta·z to the threshold with three roundings: it may take z a little below the threshold.
+    least = threshold - abs(threshold) * _COMPARISON - torch.finfo(torch.float32).tiny
+    size = float(np.logaddexp(0.0, -least)) / beta * (1 + ERROR)
+    product = upper * beta
+    return torch.where(product + product.abs() * _COMPARISON >= least, size, 0.0)
 
 
 def _softplus_interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
