@@ -622,7 +622,7 @@ def is_finite(value: Any) -> bool:
 
 
 def kind(value: object) -> str:
-    """Name what an argument is, for a message: a tensor's dtype, else the type.
+    """Describe an argument for a message: a tensor by its dtype, anything else by its type.
 
     >>> kind(torch.zeros(2)), kind("1")
     ('torch.float32', 'str')

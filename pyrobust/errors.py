@@ -61,8 +61,8 @@ class InputError(_ArgumentError, ValueError):
         where: the place within the argument: a file, a data set, an image.
 
     Attributes:
-        function, argument, expected, got, hint, problem, where: texts, empty if the message has no such part. The
-            message reflects changes: setting ``argument`` renames the argument.
+        function, argument, expected, got, hint, problem, where: texts, empty if the message has no such part. Assigning
+            to them changes the message: a new ``argument`` replaces the name shown.
 
     >>> error = InputError("sigma", "a finite number above 0", -1.0)
     >>> error

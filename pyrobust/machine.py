@@ -175,10 +175,10 @@ def strict_cuda() -> bool:
 def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
-    glibc maps each block above a threshold afresh, and returns the heap's free end above a second threshold. Both start
-    at 128 KiB; the first grows to the largest mapped block freed so far, at most 32 MiB, the second to twice that. So a
-    block near 32 MiB is allocated and freed. Without this, small batches spend most of their time on page faults. The
-    block is never touched, so it costs no memory.
+    glibc maps each block above a first threshold afresh, and returns the free end of the heap to the system when that
+    end exceeds a second threshold. Both start at 128 KiB; the first grows to the largest mapped block freed so far, at
+    most 32 MiB, and the second to twice that. To raise both, a block of nearly 32 MiB is allocated and freed; it is
+    never touched, so it costs no memory. Otherwise small batches spend most of their time on page faults.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 

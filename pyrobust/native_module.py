@@ -36,7 +36,8 @@ def load_native_module() -> ModuleType:
     """Import ``pyrobust._C``, or raise ImportError.
 
     In a clone, the source folder hides the package that pip installed, including its native module. The source folder
-    uses that module, too, if it was built from the same native sources; any other could disagree with the Python code.
+    then uses the installed native module if it was built from the same native sources; any other could disagree with
+    the Python code.
     """
     try:
         return import_module(_NAME)

@@ -41,7 +41,7 @@ class _Picture:
 
 @contextlib.contextmanager
 def notebook_bar(unit: str) -> Iterator[Show]:
-    """Show a bar below the cell; its total is in this unit."""
+    """Show a progress bar below the cell; its total is counted in ``unit``."""
     from IPython.display import display  # type: ignore[import-not-found]  # a kernel has it
 
     handle = display(_Picture(0.0, 1, ""), display_id=True)

@@ -70,7 +70,7 @@ class Runner:
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a model that is not callable, or another dtype.
+        InputTypeError: a model that is not callable, or an unsupported dtype.
 
     >>> runner = Runner(nn.Linear(4, 3), batch_size=2)
     >>> with runner.session():
@@ -179,7 +179,7 @@ class Runner:
         return None if self._follows else self.input_dtype
 
     def casts(self, x: Tensor) -> bool:
-        """Whether examples are float64 and the model takes another dtype; a callable of unknown dtype takes both."""
+        """Whether examples are float64 but the model is not; a callable of unknown dtype takes them as they are."""
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
@@ -302,7 +302,7 @@ class Runner:
         return output
 
     def count_classes(self, x: Tensor) -> int:
-        """Number of logits that the model returns, found with an example in a batch of one or more."""
+        """Number of logits that the model returns, found by a forward pass on the first example."""
         with self.session():
             return self.logits(self.batch(x[:1].detach()).to(self.dtype)).shape[1]
 

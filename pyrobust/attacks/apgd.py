@@ -215,7 +215,7 @@ def ascend(
 
     If epsilon is ``state.epsilon`` itself, fooled examples are dropped and ``best`` takes the run's best points; points
     found with larger radii are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
-    number of coordinates that the first step changes follows from x_adv's sparsity. ``begun`` receives the first
+    number of coordinates that the first step changes follows from x_adv's sparsity. ``begun`` is called with the first
     gradient. Returns the best points [B, ...] and the targets [B, T] of the examples that remain.
     """
     inside = epsilon is state.epsilon

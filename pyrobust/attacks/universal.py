@@ -42,8 +42,9 @@ class UniversalResult:
 
     Attributes:
         delta: [...], in the shape of one example; ‖delta‖ ≤ epsilon in exact arithmetic.
-        fooling_rate: share of the examples of ``fit`` whose predicted class delta changes. The rate's interval does not
-            hold for other examples, because delta was chosen on these: see ``UniversalPerturbation.evaluate``.
+        fooling_rate: share of the examples of ``fit`` whose predicted class is changed by ``delta``. The rate's
+            interval does not hold for other examples, because ``delta`` was chosen on these: see
+            ``UniversalPerturbation.evaluate``.
         clip_min, clip_max: the clip range.
         forwards: rows pushed through the model.
     """

@@ -219,7 +219,7 @@ class Parameters:
         return self.scale * _unit_maximum(self.n, self.alpha, self.formula)
 
     def votes(self, low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
-        """Return the (real) numbers of votes at both ends of intervals of radii [N], whose ends are in [0, ∞)."""
+        """Return the numbers of votes, as reals, at the radii ``low`` and ``high``, both [N] and in [0, ∞)."""
         ends = np.stack([low, high], axis=1).ravel() / self.scale
         tail = np.clip(self.formula.tail(ends), 1e-300, 0.5)
         votes = self.formula.votes(tail, self.n, self.alpha).reshape(-1, 2)

@@ -54,7 +54,7 @@ class CapturedState:
         self._modules = [(name, module, dict(module._modules)) for name, module in model.named_modules()]
 
     def check(self) -> None:
-        """Raise ModelError for a model that has changed, apart from its mode."""
+        """Raise ModelError if the model has changed in anything but its mode."""
         for _, holder, key, tensor, version, address, _, _, _, sample, values in self._tensors:
             if (
                 _current(holder, key) is not tensor

@@ -170,7 +170,7 @@ def check_outputs(
     replace: bool,
     begins: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """Raise InputError unless files may be written; called before any work.
+    """Raise InputError unless the files may be written; called before any work is done.
 
     ``files`` are pairs of the option that names a file and the file; ``begins`` has, for each option, the first bytes
     of existing files that are overwritten without ``--replace``.

@@ -136,7 +136,7 @@ class Dealer:
         """Deal until every chunk is committed or set aside; ``started`` are the workers other than the first one.
 
         Raises:
-            WorkerError: workers die while they start or differ from the first one, or chunks were set aside.
+            WorkerError: workers died while they started, a worker differs from the first one, or chunks were set aside.
         """
         if len(self._missing):
             self._receive(list(started))

@@ -85,7 +85,7 @@ class Tally:
 def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | None = None) -> Run:
     """Start or resume the run of a sweep, and let its executor compute the missing chunks.
 
-    ``committed`` is called after each commit. A complete run is only read: its file may be read-only. The model is
+    ``committed`` is called after each commit. A complete run is only read, so its file may be read-only. The model is
     identified before and after the sweep, and a run is void if the model's output for a row depends on other rows, or
     changes between calls.
     """

@@ -33,7 +33,7 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
 
     Raises:
         InputError: another kind of run, an image that the run lacks, or a path that may not be written.
-        MissingExtraError: PNG files, if Pillow is not installed.
+        MissingExtraError: PNG files are to be written, but Pillow is not installed.
         StoreError: a file cannot be written.
 
     >>> import tempfile

@@ -57,7 +57,8 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
     """Yield the examples of a data set or loader, one by one.
 
     The data set yields pairs (x, y) of one example and its label, or batches, which come from a ``DataLoader`` or have
-    labels as a tensor or array [N]; or it is one such batch of tensors or arrays. Errors name the argument ``name``.
+    labels as a tensor or array [N]; or it is one such batch of tensors or arrays. ``name`` is the argument's name in
+    error messages.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
     ['good', 'bad']

@@ -186,8 +186,8 @@ def certified_accuracy_with_confidence(
     ``q = min {q : P(Bin(n_images, alpha) > q) ≤ delta}`` all but q of the counted certificates are true, with
     probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
-    q refers to all images, not only to the counted ones, because whether a certificate is large enough to be counted is
-    not independent of whether it is false. If every true radius were just below the chosen radius, all counted
+    q is computed for all images, not only for the counted ones, because whether a certificate is large enough to be
+    counted may depend on whether it is false. If every true radius were just below the chosen radius, all counted
     certificates would be false.
 
     The value of q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k successes

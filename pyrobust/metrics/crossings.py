@@ -22,7 +22,7 @@ from pyrobust.stats import fixed_count
 
 @dataclass(frozen=True)
 class CrossingRule:
-    """Largest number of crossings that chance can explain; with more, a run fails. Made by ``crossing_rule``.
+    """Largest number of crossings that chance can explain; a run with more crossings fails. Made by ``crossing_rule``.
 
     Attributes:
         n: number of all examples, abstentions included.

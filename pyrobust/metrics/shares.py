@@ -87,7 +87,7 @@ class GroupShares(Tabular):
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
         shares: [G], the RobustnessShares of each group; ``crossings`` are positions among all examples.
-        alpha: upper bound on the probability that the interval of any group misses.
+        alpha: upper bound, for one share at one radius, on the probability that at least one group's interval misses.
     """
 
     groups: _Ints
@@ -174,7 +174,8 @@ def robustness_shares_by_group(
         upper: [N], as in ``robustness_shares``.
         radii: as in ``robustness_shares``.
         groups: [N], integers of at least 0: labels, or the bins of ``confidence_bins``.
-        alpha: upper bound on the probability that the interval of any group misses, at a single radius, in (0, 1).
+        alpha: upper bound, for one share at one radius, on the probability that at least one group's interval misses;
+            in (0, 1).
 
     Returns:
         GroupShares.

@@ -67,11 +67,11 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
 def subset_average_certified_radius(
     radius: Tensor | npt.NDArray[Any], correct: Tensor | npt.NDArray[Any], size: int, alpha: float = 0.05
 ) -> tuple[float, float]:
-    """Interval of a random subset's average certified radius, from the moments of its mean.
+    """Interval for a random subset's average certified radius, from the moments of this average.
 
-    With v = correct·radius, and m of N examples drawn, the mean has variance ``σ²/m·(N - m)/(N - 1)`` and third central
-    moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, with σ² and μ₃ those of v (Cochran, 1977). The quantiles follow
-    by the Cornish-Fisher expansion (1938), which is accurate from a few dozen examples on.
+    With v = correct·radius, and m of N examples drawn, the mean of v has variance ``σ²/m·(N - m)/(N - 1)`` and third
+    central moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, with σ² and μ₃ those of v (Cochran, 1977). The
+    quantiles follow by the Cornish-Fisher expansion (1938), which is accurate from a few dozen examples on.
 
     Args:
         radius: [N], float, finite, at least 0.

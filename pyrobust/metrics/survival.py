@@ -312,7 +312,7 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
         curves: at least one.
 
     Returns:
-        Positions, best first; on ties, those with fewer examples below 1/2 first, then in the given order.
+        Positions, best first; ties go to the smaller share of examples with p̂_A < 1/2, then to the earlier curve.
 
     Raises:
         InputError: no curves.

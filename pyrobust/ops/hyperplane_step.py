@@ -26,8 +26,8 @@ def hyperplane_step(
     face of the box in that direction.
 
     - linf: mᵢ = min(rᵢ, t), and l2: mᵢ = min(rᵢ, t·|wᵢ|), where t makes the reductions add up to the gap;
-    - l1: coordinates move to the face in order of decreasing |wᵢ|; those with the last |wᵢ| reached move by the same
-      share of their room.
+    - l1: coordinates move to the face in order of decreasing |wᵢ| until the gap is closed; those tied at the last |wᵢ|
+      move by the same share of their room.
 
     If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to its face. Computed in float64 and
     rounded to nearest. A coordinate of w that is not finite counts as zero; a gap that is NaN counts as no gap.

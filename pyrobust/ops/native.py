@@ -38,7 +38,7 @@ _ROW = re.compile(r".* in row (?P<row>\d+)")
 
 
 def call(op: Callable[..., Result], *args: object) -> Result:
-    """Call a native op; turn an error of its own argument checks into an InputError."""
+    """Call a native op; raise an InputError if its own argument checks fail."""
     # transforms.differentiable returns functions that support forward mode; a raw op would drop tangents.
     if transformed() and not isinstance(op, FunctionType):
         refuse_tangents(

@@ -42,7 +42,7 @@ def linf_step(
         Same shape and dtype as x_adv; channels_last if all three are. No gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, or (CPU) a value out of range. On a GPU an x outside the box
+        InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
             gives NaN.
         InputTypeError: an unsupported dtype.
 
@@ -95,7 +95,7 @@ def linf_momentum_step(
         Same shape and dtype as x_adv; channels_last if all four are. No gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, or (CPU) a value out of range. On a GPU an x outside the box
+        InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
             gives NaN.
         InputTypeError: an unsupported dtype.
 
@@ -200,7 +200,7 @@ def l1_step_in_ball(
         Same shape and dtype as x_adv; channels_last if all three are. No gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, or (CPU) a value out of range. On a GPU an x outside the box
+        InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
             gives NaN.
         InputTypeError: an unsupported dtype.
 

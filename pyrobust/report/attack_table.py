@@ -99,7 +99,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
 
 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
-    """Robust accuracy at the epsilons of a curve, with its interval.
+    """Robust accuracy, with its interval, at each epsilon of a curve.
 
     For a step function, the table has quartiles of its distances, and robust accuracy at `default_epsilons`.
 

@@ -168,14 +168,14 @@ def threat_table(
 
 
 def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Accuracy of the judges by model, and success rates by their verdicts and by the labels; None without labels.
+    """Accuracy of the judges for each model, and success rates according to their verdicts and to human labels.
 
     Args:
         verdicts: any verdicts; rows with a ``human_label`` are taken as a random sample of the judged answers.
         alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
-        A table, or None.
+        A table; None if no judged answer has a human label.
 
     Raises:
         InputError: a value out of range.

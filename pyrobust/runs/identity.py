@@ -48,7 +48,7 @@ class Identity:
     void: str = ""
 
     def differences(self, other: Identity, wording: tuple[str, str] = ("stored", "given")) -> list[str]:
-        """Describe in a phrase each difference from the model of another run."""
+        """Describe each difference from the model of another run in a phrase."""
         phrases = []
         if (self.code or other.code) and not set(self.code) & set(other.code):
             first, second = ((code[-1][:16] if code else "none") for code in (self.code, other.code))

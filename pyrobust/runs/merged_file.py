@@ -54,7 +54,7 @@ def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     Raises:
         InputError: ``out`` exists; shards are unfinished or missing; or the files are not shards of one sweep.
         FileFormatError: a file is missing or damaged.
-        StoreError: the file cannot be written, and nothing of it remains.
+        StoreError: the file cannot be written; no part of it is left behind.
 
     >>> write_merged([], "whole.db")
     Traceback (most recent call last):

@@ -114,7 +114,7 @@ class Header:
         wording: tuple[str, str] = ("stored", "given"),
         ignore: frozenset[str] = frozenset(),
     ) -> list[str]:
-        """Describe in a phrase each difference from another run; for runs of different kinds, only the kind.
+        """Describe each difference from another run in a phrase; if their kinds differ, only that.
 
         Display names are not compared. torch versions are compared only for runs on a grid: there, a torch version with
         other kernels makes another classifier, and the samples of one image must come from one classifier. ``ignore``

@@ -70,8 +70,8 @@ class RunWriter(LockedFile):
                 as bytes, and a missing distance as None.
             pending: columns of unfinished images, in the order in which sampling resumes. Finished images are removed
                 from the stored unfinished ones.
-            machines: the machine that computed each chunk (`Identity.machine`), by the chunk's first image. Default:
-                the machine of the given identity.
+            machines: maps each chunk's first image to the machine that computed the chunk (`Identity.machine`).
+                Default: the machine of the given identity.
 
         Raises:
             InputError: unknown columns, values that cannot be stored, or images that are not a chunk of this run.

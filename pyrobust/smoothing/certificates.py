@@ -86,8 +86,8 @@ class Certificates(_Results):
             up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
         radii: the radii of interest that were passed.
-        p_lower: [B], float64; lower confidence bound on the probability of the selected class. For "sequential", the
-            largest such bound over all looks.
+        p_lower: [B], float64; lower confidence bound on the probability of the selected class; for "sequential", the
+            largest of the bounds at all looks.
         counts0: [B, K + 1], int64; votes of the n0 samples that select the class. Column K counts samples without a
             winner (NaN or +inf) and, on a grid, samples whose noise lies in the tails, where it is not drawn.
         counts: [B, K + 1], int64; votes of the samples that estimate the class's probability, in the same columns.

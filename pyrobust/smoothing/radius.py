@@ -122,11 +122,11 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
 
 
 def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: float) -> npt.NDArray[np.float64]:
-    """Certified l2 radius under Gaussian noise from bounds on the top class and on every other class, rounded down.
+    """Certified l2 radius under Gaussian noise, from bounds on the probabilities of the top and of every other class.
 
-    Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019, theorem 1), which equals
-    certified_radius at p_B = 1 - p_A. If the votes spread over several other classes, p_B is smaller and the radius
-    larger.
+    Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, rounded down (Cohen, Rosenfeld and Kolter, 2019, theorem 1), which
+    equals certified_radius at p_B = 1 - p_A. If the votes spread over several other classes, p_B is smaller and the
+    radius larger.
 
     Args:
         p_a_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.

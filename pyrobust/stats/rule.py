@@ -52,8 +52,8 @@ class SequentialRule:
 
     Certified: the lower limit of the confidence sequence has reached p0 at some look. A hybrid rule reserves a share of
     alpha for one Clopper-Pearson bound at n_max and leaves the rest to the sequence, so that both together fail with
-    probability at most alpha (union bound). The Clopper-Pearson bound then needs fewer successes at n_max; the sequence
-    needs more evidence at every look.
+    probability at most alpha (union bound). The larger that share, the fewer successes the Clopper-Pearson bound needs
+    at n_max, and the more evidence the sequence needs at every look.
 
     Given up: a certificate is no longer worth the expected number of samples that it would take
     (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price only determines

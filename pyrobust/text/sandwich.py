@@ -107,7 +107,7 @@ class WordSandwich(Tabular):
         """Raise if a certificate is refuted.
 
         Raises:
-            CrossingError: the message names the first text.
+            CrossingError: a certificate is refuted; the message names the first such text.
         """
         if not self.crossings:
             return

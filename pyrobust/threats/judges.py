@@ -96,7 +96,7 @@ class JudgeLabels:
 
     @classmethod
     def of(cls, verdicts: Sequence[bool] | npt.ArrayLike, labels: Sequence[bool] | npt.ArrayLike) -> JudgeLabels:
-        """Count a judge's verdicts against the labels of the same examples.
+        """Count a judge's right and wrong verdicts, given the labels of the same examples.
 
         Args:
             verdicts: bool [N], True where the judge calls the example a success.

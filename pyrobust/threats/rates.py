@@ -73,7 +73,8 @@ _COLUMNS: Final = tuple(name for name in ThreatRate.__dataclass_fields__ if name
 
 @dataclass(frozen=True)
 class ThreatRates(Tabular):
-    """Rates of one or several groups; ``rates[i]`` or iteration gives a ``ThreatRate``, ``float(rates)`` a single rate.
+    """Rates of one or several groups; ``rates[i]`` and iteration give a ``ThreatRate``, and ``float(rates)`` the only
+    rate.
 
     All intervals together cover their rates with probability at least the confidence: each one has the error rate
     (1 - confidence) divided by the number of groups (Bonferroni).

@@ -121,7 +121,7 @@ def choices_ibp_loss(
     The worst-case logits are those in the box around the points of each part, shrunk towards the first point: the box
     has the corners p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as in the training of Jia et al., "Certified
     robustness to adversarial word substitutions" (2019). During training, scale usually grows from 0 to 1 while kappa
-    falls from 1, see ``ramp``. The loss is also differentiable with respect to the points, so that word vectors can be
+    falls from 1 (see ``ramp``). The loss is also differentiable with respect to the points, so that word vectors can be
     trained with the network.
 
     Args:

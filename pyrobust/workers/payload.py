@@ -46,7 +46,7 @@ def _memory_format(name: str) -> torch.memory_format:
 
 
 def load(payload: bytes, where: str) -> Any:
-    """Unpickle a value on a worker with this name.
+    """Unpickle a value on a worker; ``where`` is the worker's name, for error messages.
 
     Raises:
         InputError: the value refers to something that the worker cannot import.

@@ -41,7 +41,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
         The images and labels: an `ImageSet`, or a `LazyImages` for files that are read as needed.
 
     Raises:
-        InputError: the spec has another form, or the user's callable returns something else.
+        InputError: the spec has none of these forms, or the user's callable returns none of these objects.
         InputTypeError: the spec is not a string, or the user's object is not callable.
         FileFormatError: a file is missing, damaged or refused.
         MissingExtraError: pictures are read without Pillow, or tables without pyarrow.

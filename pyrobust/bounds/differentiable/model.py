@@ -139,7 +139,7 @@ class DifferentiableBounds:
         clip: tuple[float, float] | None = None,
         share: float | Tensor = 1.0,
     ) -> Tensor:
-        """Bound the margins f_y − f_j for all j ≠ y from below, in increasing order of j: [B, K − 1].
+        """Return lower bounds [B, K − 1] of the margins f_y − f_j, for all j ≠ y in increasing order.
 
         The margins themselves are bounded, not the two logits: with W the last weight, the bound of (W_y − W_j)·z is
         tighter than separate bounds of W_y·z and W_j·z (Gowal et al., 2018, 3).

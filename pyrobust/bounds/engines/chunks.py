@@ -43,7 +43,7 @@ def check_machine(needed: int) -> None:
 
 
 def fits(limit: int, needed: int) -> bool:
-    """Whether an engine that needs some bytes for one example stays within a memory limit."""
+    """Whether an engine that needs ``needed`` bytes for one example stays within the memory limit."""
     return int(limit * ENGINE_SHARE) >= needed
 
 

@@ -22,11 +22,11 @@ class Node:
     """One tensor of the network.
 
     Attributes:
-        name: its origin, "module path (operator)", for messages.
+        name: origin of the tensor in the model, "module path (operator)", for messages.
         shape: shape of one example.
-        inputs: nodes that it is computed from.
-        known: (lower, upper) bounds of its values for every input, in real arithmetic, such as 0 below a sum of
-            squares.
+        inputs: nodes from which it is computed.
+        known: (lower, upper) bounds on its values that hold for every input in real arithmetic, such as (0, inf) for a
+            sum of squares.
         deployable: whether ``semantics="float32"`` covers the node's original operator; False for fused kernels.
     """
 

@@ -157,7 +157,7 @@ class Attack:
 
         Args:
             target_map_function: (images in [0, 1], labels) → targets [N].
-            quiet: whether not to print the mode.
+            quiet: if False, the mode is printed.
 
         Raises:
             InputError: an attack without a targeted mode.
@@ -169,7 +169,7 @@ class Attack:
 
         Args:
             kth_min: rank, at least 1.
-            quiet: whether not to print the mode.
+            quiet: if False, the mode is printed.
 
         Raises:
             InputError: kth_min below 1, or an attack without a targeted mode.

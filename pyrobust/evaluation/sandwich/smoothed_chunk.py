@@ -1,4 +1,4 @@
-"""One chunk of a sandwich of a smoothed classifier: bounds from certificates, and from a test of attacked points."""
+"""One chunk of a sandwich of a smoothed classifier: certified lower bounds, and upper bounds from tested attacks."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def ticks(begin: float, end: float, most: int = 8) -> tuple[Tick, ...]:
 
 
 def step_path(x: Sequence[float], y: Sequence[float], begin: float, end: float, *, before: bool) -> str:
-    """Draw a step function of shares: each value holds up to its position with ``before``, else from its position on.
+    """Draw a step function of shares: each value holds from its position on or, with ``before``, up to its position.
 
     >>> step_path([0.0, 0.5, 1.0], [1.0, 1.0, 0.5], 0.0, 1.0, before=True)
     'M0 0L500 0L500 500L1000 500'

@@ -83,7 +83,7 @@ class Proving(WithExamples):
 class Verify(Proving, layout="verify"):
     """A verification at given epsilons, or a search for the largest radius.
 
-    Verdicts, stages and margins have one value for each epsilon (`pyrobust.runs.verdicts`), and none in a search.
+    Verdicts, stages and margins have one value for each epsilon (`pyrobust.runs.verdicts`); a search has none of them.
     """
 
     table = "verification_table"

@@ -100,7 +100,7 @@ class ThreatRun:
 
     @property
     def complete(self) -> bool:
-        """Whether each attempt has a verdict of the run's judge, or failed."""
+        """Whether each attempt either has a verdict of the run's judge or has failed."""
         return not any(row.status == "unsubmitted" for row in self.verdicts.where(judge=self.judges[0]))
 
     @property

@@ -172,7 +172,7 @@ def block_hash(x: Tensor, y: Tensor) -> str:
 
 
 def cache_path(source: Source) -> Path | None:
-    """Where the manifest of a source is kept, which depends on its files' sizes and times; None if it is not kept."""
+    """Path of a source's stored manifest, which depends on its files' sizes and times; None if it is not stored."""
     if not source.files:
         return None
     stats = [(path, path.stat()) for path in source.files]

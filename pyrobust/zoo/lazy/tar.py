@@ -106,7 +106,7 @@ class TarSource(Source):
         return total
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the samples from a position on; their pixels are bytes, so ``rounded`` is never called."""
+        """Yield the samples from ``position`` onwards; their pixels are bytes, so ``rounded`` is never called."""
         offset = position[1]
         for number in range(position[0], len(self.files)):
             path = self.files[number]

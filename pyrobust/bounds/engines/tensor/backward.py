@@ -153,7 +153,7 @@ class BackwardPass:
         return self._propagate({output: a}, image, total, windows_below(self.network, output, None), kept)
 
     def to_input(self, image: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower bounds A·x + b of specification rows a [R, size], whose memory is overwritten: A [R, n], b [R].
+        """Return A [R, n], b [R] with A·x + b ≤ a·output for specification rows ``a`` [R, size]; overwrite ``a``.
 
         The computed coefficients are the exact A: all errors are in b.
         """

@@ -61,8 +61,8 @@ class Differentiable(NamedTuple):
     """Bounds of a function in differentiable torch operations, without directed rounding; ranges are [B, *shape].
 
     Attributes:
-        interval: (node, lower, upper) → (lower, upper) of the values.
-        relaxation: (node, lower, upper) → its linear relaxation; None with ``kernels``.
+        interval: (node, lower, upper) → (lower, upper) of the function's values.
+        relaxation: (node, lower, upper) → linear relaxation of the function; None if ``kernels`` is True.
         kernels: whether the function is max(z, slope·z), which the fused kernels of ``pyrobust.ops`` bound.
     """
 

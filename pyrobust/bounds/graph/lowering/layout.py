@@ -1,7 +1,7 @@
 """Lowering rules of operators that only move elements: views, permutations, selections, concatenation, padding.
 
-One rule serves all of them: it runs the operator itself on the numbers of the elements. Elements of constants have
-numbers, too, so that a class token can be concatenated, or a mask can fill in a value.
+One rule serves all of them: it numbers the elements and runs the operator itself on the numbers. Elements of constants
+are numbered, too, so that a class token can be concatenated, or a mask can fill in a value.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
 
 @lowers(aten._to_copy.default, aten.type_as.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device)
 def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> Value:
-    """The input, for a conversion to the dtype that it has, on any device."""
+    """The input itself: a conversion may change its device, but not its dtype."""
     if isinstance(z, Constant):
         dtype = lowering.dtype
         return Constant.evaluated(lambda tensor: tensor.to(dtype), [z])
