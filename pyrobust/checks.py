@@ -2,7 +2,7 @@
 
 Every check takes the argument's name first and returns the value in one type. Errors read ``name: expected ..., got
 ...``: `InputTypeError` for a wrong type, `InputError` for a value out of range. Bools and strings are never numbers or
-integers; a NumPy scalar, and an array or a tensor of one element, count as what their element is.
+integers; a NumPy scalar, and an array or a tensor of one element, count as their element.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
 
 
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
-    """Set those of OpenMP's variables that the user has not set; it reads them once, when torch is loaded.
+    """Set OpenMP's variables that the user has not set; OpenMP reads them once, when torch is loaded.
 
     On a busy machine, threads that wait for another thread then sleep; if they spun, they would take its processor. If
     control groups, such as a container's, allow fewer processors than torch sees, torch starts no more threads than
@@ -37,7 +37,7 @@ def machine_is_busy(root: str = "") -> bool:
 
 
 def allowed_processors(root: str = "") -> "int | None":
-    """Return how many processors the control groups of this process allow it, rounded up; None without a limit."""
+    """Return how many processors the control groups of this process allow it, rounded up; None if there is no limit."""
     counts = []
     for line in _lines(f"{root}/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)

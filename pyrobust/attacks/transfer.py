@@ -83,7 +83,7 @@ class TransferAttack(BatchAttack):
 
     The steps do not use the model, which may be any callable. It is run on x, since misclassified examples are returned
     as they are, and on the last iterates, which are returned whether or not they fool it. ``evaluate`` and
-    ``attack_dataset`` judge it as for any attack.
+    ``attack_dataset`` judge it like any attack.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

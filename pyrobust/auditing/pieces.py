@@ -42,7 +42,7 @@ class Change:
 
 
 def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: Iterable[str] = ()) -> Change | None:
-    """Find the one piece of a log, if any, whose radii [N], in file order, contradict the best parameters for all.
+    """Find the one piece of a log, if any, whose radii [N], in file order, contradict the parameters that fit all best.
 
     None if the contradictory rows lie everywhere, or if no other parameters for a piece raise the total score far above
     both that of ``fit`` and ``level``, the score of the best parameters for all rows.

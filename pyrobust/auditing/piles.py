@@ -30,9 +30,9 @@ class Pile:
 
     Attributes:
         radius: the radius as printed.
-        rows: number of rows with it.
+        rows: number of rows with this radius.
         beside: number of rows on both sides of the pile together, each side as wide in votes as the pile.
-        decimals: number of decimals it is printed with.
+        decimals: number of decimals of the printed radius.
         evidence: natural logarithm of the likelihood ratio to a mixture of binomials.
     """
 

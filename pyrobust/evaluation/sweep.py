@@ -1,4 +1,4 @@
-"""A sweep as workers compute it: each prepares as for a resumed run, then computes chunk by chunk."""
+"""A sweep as workers compute it: each prepares as if it resumed the run, then computes chunk by chunk."""
 
 from __future__ import annotations
 

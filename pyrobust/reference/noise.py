@@ -110,7 +110,7 @@ def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
     Args:
         seed: in [0, 2**64).
         x: one image [...], float; on a grid integers k with x = step·k.
-        step: spacing of the grid; None without one.
+        step: spacing of the grid; None if there is no grid.
 
     Returns:
         The key, in [0, 2**64).

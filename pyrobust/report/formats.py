@@ -33,7 +33,7 @@ class Quantity:
 
     Attributes:
         value: the number; NaN if it is undefined.
-        lower, upper: ends of its interval, rounded outward in text; None without an interval.
+        lower, upper: ends of its interval, rounded outward in text; None if it has no interval.
         digits: decimal places in text.
         percent: whether the text is in percent; the value stays a share.
         down: whether the value is a lower bound, which text rounds down.

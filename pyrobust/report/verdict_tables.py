@@ -265,7 +265,7 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
 
 
 def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between models on the behaviours that both have; None without two such models.
+    """Differences of success rates between models on behaviours that both have; None if no two models share any.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
@@ -285,7 +285,7 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between attacks on the same models and behaviours; None without two such attacks.
+    """Differences of success rates between attacks on the same models and behaviours; None if there are none.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.

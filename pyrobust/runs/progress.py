@@ -24,7 +24,7 @@ class SweepProgress:
         correct: committed images classified correctly.
         certified: correct images also certified at ``radius`` or more; None if the sweep certifies nothing.
         radius: the first of the given radii, sigma, or the smallest epsilon of a verification; 0.0 if there is none.
-        robust: committed images robust to the attack; None without an attack.
+        robust: committed images robust to the attack; None if there is no attack.
         workers: number of computing workers; 0 if this process alone computes.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images

@@ -10,7 +10,7 @@ from pyrobust.notebook import Show, in_notebook, notebook_bar
 
 @contextlib.contextmanager
 def progress_bar(unit: str) -> Iterator[Show]:
-    """Show a bar, with a total in this unit, on standard error or below the cell of a notebook.
+    """Show a progress bar, with a total counted in ``unit``, on standard error or below the cell of a notebook.
 
     >>> with progress_bar("images") as show:
     ...     show(0.5, 0, 2, "")

@@ -54,8 +54,7 @@ class SweepSettings:
         order: "data", or "random" for an order derived from the seed, so that the images done so far are a random
             sample of the run's images. The run records the order; resuming needs the same one.
         batch_size: rows in a forward pass; for verification and for sandwiches of a base classifier, images in a chunk.
-            Default: that of the resumed run, else that of the smoother or attack, or 32 (verification) or 64
-            (sandwiches).
+            Default: the resumed run's, else the smoother's or attack's, or 32 for verification and 64 for sandwiches.
         model_name: name of the model in the run. Default: its class. A run in a file requires it if the model is a
             callable but not a module, since then only the name identifies the model.
         allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;

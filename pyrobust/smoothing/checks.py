@@ -112,7 +112,7 @@ def checked_examples(
     """Validate examples; return them on the runner's device, in the dtype of their noise, with the keys of this noise.
 
     On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels of the
-    normalisation, None without a normalisation. Without indices the noise is keyed by seed, grid, shape and values.
+    normalisation, None if there is none. Without indices the noise is keyed by seed, grid, shape and values.
 
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), ImageNoise(words=[7], keys=None))

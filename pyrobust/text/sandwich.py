@@ -127,7 +127,7 @@ class WordSandwich(Tabular):
             alpha: probability that a single interval misses its value, in (0, 1).
 
         Returns:
-            RobustnessShares, with these numbers as ``radii``.
+            RobustnessShares, with ``most`` as ``radii``.
 
         Raises:
             InputError: no texts, or a value out of range.

@@ -93,8 +93,8 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
         judge: as in ``evaluate_threat``.
 
     Returns:
-        ThreatVerdicts, both those of the log and those of this judge; ``verdicts.where(judge=...)`` or ``judge=`` of
-        the rates chooses one judge.
+        ThreatVerdicts of the log and of this judge together; ``verdicts.where(judge=...)``, or ``judge=`` when rates
+        are computed, selects one judge.
 
     Raises:
         FileFormatError: the file is missing, damaged or of a format without answers.

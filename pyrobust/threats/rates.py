@@ -73,8 +73,7 @@ _COLUMNS: Final = tuple(name for name in ThreatRate.__dataclass_fields__ if name
 
 @dataclass(frozen=True)
 class ThreatRates(Tabular):
-    """Rates of one or several groups; ``rates[i]`` and iteration give a ``ThreatRate``, and ``float(rates)`` the only
-    rate.
+    """Rates of groups; indexing and iteration give a ``ThreatRate``, and ``float(rates)`` gives a single group's rate.
 
     All intervals together cover their rates with probability at least the confidence: each one has the error rate
     (1 - confidence) divided by the number of groups (Bonferroni).

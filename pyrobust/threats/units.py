@@ -71,7 +71,7 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
 
 
 def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> str:
-    """The judge of this name, or the only one whose name is this one followed by the hash of a run.
+    """The judge of this name, or the only judge whose name is this name followed by the hash of a run.
 
     >>> judge_named("refusal", ["refusal #b232db5b", "rule #0b883b25"])
     'refusal #b232db5b'
@@ -90,7 +90,7 @@ def judges_of(verdicts: ThreatVerdicts) -> list[str]:
 def grouped(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None, judge: str | None
 ) -> dict[Key, list[ThreatVerdict]]:
-    """Rows by the values of columns, in the order in which they appear; with no column, one group."""
+    """Rows grouped by the values of these columns, in order of appearance; one group if there are no columns."""
     judges_of(verdicts)
     names = () if by is None else (by,) if isinstance(by, str) else tuple(by)
     for name in names:

@@ -143,7 +143,7 @@ class ThreatVerdicts(Tabular):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns: those of ``ThreatVerdict``, then the further ones of any row."""
+        """Names of the columns: those of ``ThreatVerdict``, then all further ones that any row has."""
         return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name, _ in row.extras))
 
     def column(self, name: str) -> list[Any]:

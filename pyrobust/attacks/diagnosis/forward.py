@@ -137,7 +137,7 @@ def _randomized(subject: Subject, first: Tensor, repeats: list[Tensor], operatio
 
 
 def _agreement(subject: Subject) -> float | None:
-    """Median cosine between the gradients of different draws; None without gradients."""
+    """Median cosine between the gradients of different draws; None if there are no gradients."""
     if not len(subject):
         return None
     try:

@@ -53,7 +53,7 @@ class AttackedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on; assigning a device moves a module there, None selects the module's own."""
+        """The device that the model runs on; assigning one moves a module there; None stands for the module's own."""
         return self.runner.device if callable(self._attacked) else self._chosen_device or torch.device("cpu")
 
     @device.setter

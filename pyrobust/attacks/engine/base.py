@@ -223,7 +223,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
             y: [N], the labels.
             targeted: search for x_adv that the model assigns to the target label, rather than to any class other than
                 y.
-            target_labels: [N], required with targeted=True, None without.
+            target_labels: [N], required with targeted=True, otherwise None.
 
         Returns:
             [N, ...], the adversarial examples.
@@ -374,7 +374,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return images
 
     def _levels_of(self, x: Tensor) -> Levels | None:
-        """The levels of the attack's grid, for images x; None without a grid."""
+        """The levels of the attack's grid, for images x; None if it has no grid."""
         if self.grid is None or self._levels is not None:
             return self._levels
         if x.dtype not in (torch.float32, torch.float64):

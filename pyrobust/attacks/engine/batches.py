@@ -130,7 +130,7 @@ class BatchAttack(AdversarialAttack):
             x: [N, ...], float, finite, in [clip_min, clip_max].
             y: [N], integers, the labels.
             targeted: success means that the model predicts the target label, rather than any class other than y.
-            target_labels: [N], integers, required with targeted=True, None without.
+            target_labels: [N], integers, required with targeted=True, otherwise None.
             epsilon: a number, [N] or radii per element, for this call; default: the attack's.
             indices: [N], the index of each example in its data set, in [0, 2**32), which determines its random
                 numbers; default 0 … N - 1.

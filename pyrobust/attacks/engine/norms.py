@@ -92,7 +92,7 @@ class Norm(abc.ABC):
         return z
 
     def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
-        """Ends of the clip range, numbers or [D], and radii of elements [D], None if they share one."""
+        """Ends of the clip range (numbers or [D]), and radii of the elements ([D], or None if they share one)."""
         return ball.lower, ball.upper, None
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:

@@ -43,7 +43,7 @@ def uses_batch_last(z: Tensor) -> bool:
 def affine_intervals(
     center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None, slope: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Center and radius of v = W z + b, W center + b and |W| radius; with a slope, those of max(v, slope·v).
+    """Return center W·center + b and radius |W|·radius of v = W·z + b; with a slope, those of max(v, slope·v).
 
     A radius that all examples share, such as that of an input's ball, costs the work of one example.
 

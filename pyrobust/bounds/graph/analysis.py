@@ -147,7 +147,7 @@ def _power(node: Activation) -> float | None:
 
 
 def seminorm(node: Node) -> tuple[list[Node], Node] | None:
-    """``squares_below`` of the node that a node is the square root of; None for any other node."""
+    """``squares_below`` of the node whose square root a node is; None if it is not a square root."""
     return squares_below(node.inputs[0]) if isinstance(node, Activation) and _power(node) == 0.5 else None
 
 

@@ -70,8 +70,9 @@ def linear_norm(weights: Weights, norm: str) -> float:
 def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a convolution with these weights and its zero padding.
 
-    l∞ and l1: the largest sum of absolute values in a row or a column of its matrix. l2: by Gram iteration of that
-    matrix for small layers, else of a circulant matrix that contains it (see ``_symbols``).
+    For l∞ and l1, it is the largest sum of absolute values in a row (l∞) or a column (l1) of its matrix; for l2, it
+    follows by Gram iteration from that matrix if the layer is small, else from a circulant matrix that contains it (see
+    ``_symbols``).
     """
     if norm != "l2":
         magnitude = weights.magnitude()

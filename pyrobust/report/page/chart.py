@@ -79,7 +79,7 @@ class Chart:
         x_ticks, y_ticks: positions and texts of the ticks.
         shapes: shapes, from back to front.
         bars: bars of a histogram.
-        marker: position of a vertical line in percent; None without one.
+        marker: position of a vertical line in percent; None for no line.
         lines: lines of the legend and the readout.
         positions: positions of the readout, in the unit of the x axis; empty without a readout.
         start: number of the position that is read out first.

@@ -43,7 +43,7 @@ def norm_name(norm: str) -> str:
 
 
 def accuracy_chart(subject: Subject, name: str) -> Chart | None:
-    """Certified and attacked accuracy over the radius; None without radii."""
+    """Certified and attacked accuracy over the radius; None if there are no radii."""
     if (subject.lower is None and subject.upper is None) or not subject.reach > 0:
         return None
     end = 1.04 * subject.reach
@@ -199,7 +199,7 @@ def share(rate: Rate) -> Quantity:
 
 
 def survival_chart(subject: Subject, name: str) -> Chart | None:
-    """Share of all examples that are correct with p_A of at least t; None without votes."""
+    """Share of all examples that are correct with p_A of at least t; None if there are no votes."""
     curve = subject.survival
     if curve is None:
         return None

@@ -57,7 +57,7 @@ class Pictures:
 
     @property
     def about(self) -> str:
-        """How the pictures were made, as far as their captions do not say it; "" for nothing."""
+        """How the pictures were made, where their captions do not say so; "" if there is nothing to add."""
         channels, height, width = self.images.shape
         notes = []
         if channels not in (1, 3):

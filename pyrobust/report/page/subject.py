@@ -67,13 +67,13 @@ class Subject:
         norm: norm of all radii; "" without radii.
         index, label, prediction: [N], int64; a prediction of -1 means an abstention or no finite largest logit.
         counted: [N], bool, whether an example counts as certified at radius 0.
-        lower, upper: bounds of the robust radius; None if nothing was certified, or attacked.
+        lower, upper: bounds of the robust radius; None if nothing was certified or attacked, respectively.
         columns: additional columns of the table of examples.
         survival: survival curve of p_A, for a smoothed classifier with votes.
         sources: source files, at least one.
         crossings: data-set indices where the lower bound is not below the upper one: one of the two bounds is false.
         adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
-        pictures: pictures of the examples; None without pictures; ``no_pictures`` then states the reason.
+        pictures: pictures of the examples; None if there are none, for the reason in ``no_pictures``.
         alpha: probability that one of the intervals misses the true value.
         asked: radii that the run was asked for, other than the marks of its bounds.
         headline: the radius to which the first screen refers; see `with_common_radius`.

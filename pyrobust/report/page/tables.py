@@ -100,7 +100,7 @@ def confidence_table(subject: Subject) -> Classes | None:
 
 
 def paired_table(subjects: Sequence[Subject]) -> ReportTable | None:
-    """McNemar's exact test between each pair of subjects on the same examples; None without such a pair.
+    """McNemar's exact test between each pair of subjects on the same examples; None if there is no such pair.
 
     The p-values are adjusted for all rows (Holm's method).
     """

@@ -243,7 +243,7 @@ class Kind:
         return 0.0
 
     def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
-        """Whether each image withstood the attack (within ``radius`` if a run has several); None without an attack."""
+        """Whether each image withstood the attack (within ``radius`` if a run has several); None if there was none."""
         return None
 
     def failures(self, run: Run) -> int:
@@ -303,11 +303,11 @@ class Kind:
         return None
 
     def upper_bound(self, run: Run) -> Bound | None:
-        """Return the distances of adversarial examples; None without an attack."""
+        """Return the distances of adversarial examples; None if there was no attack."""
         return None
 
     def found(self, run: Run) -> Array | None:
-        """Whether each image has an adversarial example; None without an attack."""
+        """Whether each image has an adversarial example; None if there was no attack."""
         return None
 
     def class_votes(self, run: Run) -> Array | None:

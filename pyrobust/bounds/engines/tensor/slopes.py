@@ -93,7 +93,7 @@ class SlopeSearching:
         return best
 
     def gradient(self, coefficients: dict[int, Tensor]) -> dict[int, Tensor]:
-        """The derivatives [R, size] of the bounds by the slopes of each layer, from the coefficients of a pass."""
+        """Derivatives [R, size] of the bounds with respect to each layer's slopes, from the coefficients of a pass."""
         layers, relaxations = self.backward_pass.network.layers, self.backward_pass.relaxations
         minimiser = self.backward_pass.minimiser(self.every, coefficients[0])
         values = _values(relaxations, layers[: max(self._slopes) + 1], coefficients, minimiser)

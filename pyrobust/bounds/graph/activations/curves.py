@@ -49,7 +49,7 @@ class Curve:
 
     Attributes:
         value: z → f(z) in differentiable torch operations.
-        slope: (z, i) → f'(z) on piece i, at its ends the one-sided derivative from inside.
+        slope: (z, i) → f'(z) on piece i; at the ends of the piece, the one-sided derivative from inside.
         breaks: where the second piece begins and ends.
         middle_convex: whether the second piece is convex.
         stationary: minima and maxima of f.

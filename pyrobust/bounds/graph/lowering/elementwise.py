@@ -65,7 +65,7 @@ def relu(lowering: Lowering, z: Node) -> Node:
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
-    """Z above 0, slope·z below."""
+    """Lower a leaky ReLU: z above 0, slope·z below."""
     if 0 <= slope <= 1:
         return activation(lowering, z, "leaky_relu", slope=slope)
     if not math.isfinite(slope):
@@ -75,7 +75,7 @@ def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
 
 @lowers(aten.prelu.default)
 def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
-    """Z above 0, slope·z below, with one slope for all elements or one for each channel."""
+    """Lower a PReLU: z above 0, slope·z below, with one slope for all elements or one for each channel."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its slopes depend on the input")
     slopes = weight.moved(lambda w: w.view(-1, *[1] * (len(z.shape) - 1)))
@@ -147,7 +147,7 @@ def hardsigmoid(lowering: Lowering, z: Node) -> Node:
 
 @lowers(aten.elu.default)
 def elu(lowering: Lowering, z: Node, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Node:
-    """Z times a scale above 0, alpha·scale·(exp(input_scale·z) − 1) below."""
+    """Lower an ELU: scale·z above 0, alpha·scale·(exp(input_scale·z) − 1) below."""
     parameters = (float(alpha), float(scale), float(input_scale))
     if not (math.isfinite(alpha) and 0 < scale < math.inf and 0 < input_scale < math.inf):
         raise lowering.unsupported(f"expected a finite alpha and positive scales, got {parameters}")
@@ -156,7 +156,7 @@ def elu(lowering: Lowering, z: Node, alpha: float = 1, scale: float = 1, input_s
 
 @lowers(aten.celu.default)
 def celu(lowering: Lowering, z: Node, alpha: float = 1.0) -> Node:
-    """Z above 0, alpha·(exp(z/alpha) − 1) below."""
+    """Lower a CELU: z above 0, alpha·(exp(z/alpha) − 1) below."""
     if not 0 < alpha < math.inf:
         raise lowering.unsupported(f"expected a positive alpha, got {alpha}")
     return elu(lowering, z, alpha, 1.0, 1 / alpha)

@@ -47,7 +47,7 @@ def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: No
 
 @lowers(aten.scatter.src)
 def scatter(lowering: Lowering, z: Value, dim: int, index: Value, source: Value) -> Node:
-    """Elements of one tensor in the place of those of another."""
+    """One tensor, with elements replaced by those of another."""
     places = _constant(lowering, index)
     written = _numbers(lowering).gather(dim, places)
     return _put(lowering, z, source, written, lambda t, v: t.scatter(dim, places, v))
@@ -64,7 +64,7 @@ def scatter_number(lowering: Lowering, z: Value, dim: int, index: Value, value: 
 
 @lowers(aten.index_copy.default)
 def index_copy(lowering: Lowering, z: Value, dim: int, index: Value, source: Value) -> Node:
-    """Slices of one tensor in the place of those of another."""
+    """One tensor, with slices replaced by those of another."""
     places = _constant(lowering, index)
     written = _numbers(lowering).index_select(dim, places)
     return _put(lowering, z, source, written, lambda t, v: t.index_copy(dim, places, v))
