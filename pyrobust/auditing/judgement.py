@@ -27,7 +27,7 @@ _FULLY_JUDGED = 50
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """Judgement, from printed radii, of assumed parameters.
+    """Judgement of assumed parameters from printed radii.
 
     Attributes:
         assumed: fit of the radii under the assumed parameters.

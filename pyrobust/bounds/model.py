@@ -465,7 +465,7 @@ class BoundedModel:
 
         Args:
             y: [B], the labels.
-            x: as for ``bounds``; None for boxes and choices, like epsilon.
+            x: as for ``bounds``; x and epsilon are None for boxes and choices.
             epsilon: as for ``bounds``.
             x_lower: as for ``bounds``.
             x_upper: as for ``bounds``.

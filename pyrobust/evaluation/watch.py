@@ -86,8 +86,8 @@ class RunState:
             bounds.
         alpha: upper bound on the probability that the bounds of one rate are ever wrong.
         rates: rates of the images done.
-        machines: number of images that each machine computed, by its name (`Run.machines`).
-        set_aside: error of each chunk that was set aside, by its first image.
+        machines: maps each machine's name to the number of images that it computed (`Run.machines`).
+        set_aside: maps the first image of each chunk that was set aside to the chunk's error.
     """
 
     path: str

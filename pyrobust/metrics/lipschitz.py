@@ -143,8 +143,8 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         name: default: the name of the class.
 
     Raises:
-        InputError: a value out of range. When called: as for ``binary_margins``; with negative_robustness also a NaN or
-            infinite logit, which otherwise counts as 0.
+        InputError: a value out of range. When called: as for ``binary_margins``; with negative_robustness, also for a
+            NaN or infinite logit, which otherwise counts as 0.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -224,8 +224,8 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         name: default: the name of the class.
 
     Raises:
-        InputError: a value out of range. When called: as for ``categorical_margins``; with negative_robustness also a
-            row with NaN or inf, which otherwise counts as 0.
+        InputError: a value out of range. When called: as for ``categorical_margins``; with negative_robustness, also
+            for a row with NaN or inf, which otherwise counts as 0.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch

@@ -49,8 +49,8 @@ def square_window(
         upper: upper end of the box.
 
     Returns:
-        In l2 the proposed images, in the box and, up to rounding, in the ball; in l1 their changes to x, to be
-        projected. Same shape, dtype and memory format as x. No gradient.
+        In l2, the proposed images, which lie in the box and, up to rounding, in the ball; in l1, their changes to x,
+        which are still to be projected. Same shape, dtype and memory format as x. No gradient.
 
     Raises:
         InputError: mismatched shapes or devices, windows larger than the image, a negative radius.

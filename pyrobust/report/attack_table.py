@@ -35,7 +35,7 @@ def default_epsilons(curve: RobustnessCurve) -> list[float]:
         curve: a curve of any attack.
 
     Returns:
-        The curve's points as passed; or increasing epsilons, whole numbers in l0.
+        The curve's points as passed or, for a step function, increasing epsilons (whole numbers in l0).
 
     >>> from pyrobust.attacks import MinimumNorm
     >>> from pyrobust.evaluation import minimum_norm_curve

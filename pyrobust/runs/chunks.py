@@ -126,9 +126,9 @@ class ChunkRecord:
     """Machines and errors of chunks, as recorded in a run file.
 
     Attributes:
-        marks: machine and error of each chunk, by its first image; "" for the run's own machine and for no error.
-        machines: number of images that each machine computed, by its description.
-        set_aside: error of each chunk that was set aside, by its first image.
+        marks: maps each chunk's first image to the chunk's machine ("" for the run's own) and error ("" for none).
+        machines: maps each machine's description to the number of images that it computed.
+        set_aside: maps the first image of each chunk that was set aside to the chunk's error.
     """
 
     marks: dict[int, tuple[str, str]] = field(default_factory=dict)

@@ -172,7 +172,7 @@ class Run(Tabular):
 
     @property
     def machines(self) -> dict[str, int]:
-        """Number of images by the machine that computed them, named by hardware, instruction set, threads and torch.
+        """Number of images that each machine, named by hardware, instruction set, threads and torch, has computed.
 
         Empty if the run has no results.
         """

@@ -92,8 +92,8 @@ class RandomizedSmoothing:
             it from the examples of each call, with a warning and no grid if the examples are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
-            with deterministic kernels on batches of one size: the batch size, or at most that in ``certify`` and
-            ``predict``, which split the samples of one example evenly. Without a grid the noise is idealised as
+            with deterministic kernels on batches of one size, the batch size; ``certify`` and ``predict``, which split
+            the samples of one example evenly, may use a smaller one. Without a grid the noise is idealised as
             real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.

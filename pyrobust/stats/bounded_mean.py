@@ -59,7 +59,8 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:
-        (lower, upper). If all numbers are 0 and the sizes equal, (0, 1 - (alpha / 2)^(1/N)), as for N binary numbers.
+        (lower, upper). If all numbers are 0 and all sizes are equal, they are (0, 1 - (alpha / 2)^(1/N)), as for N
+        binary numbers.
 
     Raises:
         InputError: no clusters, a value out of range or not finite, or shapes that differ.

@@ -101,7 +101,7 @@ def certify_words(
         method: "ibp", "crown-ibp" or "crown" (see ``BoundedModel``), or "cascade" for these in turn, each on the texts
             that are still undecided; each margin keeps its best bound. Default: "crown", which costs little more than
             "ibp" here, where both minimize the first layer over the words.
-        sound: as for ``BoundOptions``, like the next two arguments.
+        sound: this and the next two arguments are as for ``BoundOptions``.
         semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
 
@@ -151,7 +151,7 @@ def certified_substitutions(
 
     Args:
         classifier: embedding and network.
-        substitutions: as for ``certify_words``, like the other arguments.
+        substitutions: this and the other arguments are as for ``certify_words``.
         y: labels, [N].
         method: method of the bounds.
         sound: True for proved bounds.

@@ -273,7 +273,7 @@ class Attack:
                 seconds of the last batch).
             save_predictions: whether to save the predicted classes.
             save_clean_inputs: whether to save the images.
-            save_type: "float", in [0, 1], or "int", uint8.
+            save_type: "float" for floats in [0, 1], or "int" for uint8.
 
         Raises:
             InputError: an unknown save_type, or a loader without batches.

@@ -206,8 +206,8 @@ class Subject:
     def order(self) -> npt.NDArray[np.int64]:
         """Positions of the examples, the least robust first.
 
-        They are ordered by the upper bound, then by the lower one; misclassified examples by the certified radius of
-        the wrong class, the largest first.
+        They are ordered by the upper bound, then by the lower one; misclassified examples are ordered by the certified
+        radius of the wrong class, largest first.
         """
         key = np.zeros(len(self)) if self.upper is None else self.upper.radius
         lower = np.zeros(len(self)) if self.lower is None else self.lower.radius

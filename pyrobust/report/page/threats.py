@@ -296,7 +296,7 @@ def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
 def attempt_columns(
     verdicts: ThreatVerdicts, answers: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """The first attempts by columns, for the page's script; columns without content are left out.
+    """Columns of the first attempts, for the page's script; those without content are left out.
 
     ``answers`` are the answers of the attacked model, by id.
 

@@ -20,7 +20,7 @@ MAX_PIXELS = 1 << 27
 
 
 def parse_json(text: str) -> Any:
-    """Parse untrusted JSON; ValueError also if it nests too deeply for Python's stack.
+    """Parse untrusted JSON; raise ValueError, too, if it nests too deeply for Python's stack.
 
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):

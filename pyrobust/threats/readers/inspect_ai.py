@@ -43,7 +43,7 @@ Parts: TypeAlias = Iterator[tuple[str, dict[str, Any]]]
 
 
 def archive_parts(path: Path) -> Parts:
-    """Parts of an ``.eval`` log; archives that unpack to implausibly much for their size are refused."""
+    """Parts of an ``.eval`` log; archives that unpack to an implausibly large size are refused."""
     with read_errors(str(path)), zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}
         samples = sorted(name for name in members if name.startswith("samples/") and name.endswith(".json"))

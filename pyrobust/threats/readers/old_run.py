@@ -52,9 +52,9 @@ class Ledger:
     """The calls of a run.
 
     Attributes:
-        answers: number of the call that brought the answer, by the key of the call.
+        answers: maps the key of a call to the number of the call that brought its answer.
         failures: keys of calls whose last try failed.
-        spent: tokens by the number of the call.
+        spent: maps the number of a call to the tokens that it cost.
         calls: number of calls sent, lost ones included.
         tokens: tokens spent, with the largest cost of lost calls.
         lost: number of calls in flight or lost.
