@@ -88,7 +88,7 @@ def describe(name: str, module: Any) -> str:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether tensors are equal, NaN equal to NaN; the sign of a zero is ignored, since it changes no class.
+    """Whether tensors are equal, with NaN equal to NaN; the sign of a zero is ignored, since it changes no class.
 
     >>> same_bits(torch.tensor([0.0, torch.nan]), torch.tensor([-0.0, torch.nan]))
     True

@@ -26,8 +26,8 @@ class Fit:
     """Printed radii, and how well given parameters explain them.
 
     The score is the logarithm of the likelihood of the radii, relative to random digits: a radius that some number of
-    votes gives scores higher the fewer printed radii near it are given by votes; a radius that no votes give scores as
-    a row spoiled by chance; and a pile scores by its evidence.
+    votes gives has a higher score, the fewer of the possible printed radii near it are given by votes; a radius
+    that no votes give has the score of a row spoiled by chance; and the score of a pile is its evidence.
     """
 
     radii: PrintedRadii
@@ -72,7 +72,7 @@ class Fit:
 
     @property
     def unexplained(self) -> _Mask:
-        """Whether each distinct radius is one that no votes give, or a pile."""
+        """Whether each distinct radius is a pile, or a radius that no votes give."""
         mask = ~self.attainable
         for pile in self.piles:
             mask |= (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)

@@ -84,8 +84,8 @@ class PrintedRadii:
     def furthest_apart(self, size: int, sigma: float) -> PrintedRadii:
         """Return the distinct radii whose attainable neighbours lie furthest apart, in units of their last digit.
 
-        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with a fixed number of decimals the largest radii
-        come first; with significant digits small radii may.
+        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with a fixed number of decimals, the largest radii
+        come first; with significant digits, small radii may come first.
         """
         apart = (self.value / sigma) ** 2 / 2 - np.log(self.unit)
         return self.chosen(np.sort(np.argsort(apart, kind="stable")[max(0, len(apart) - size) :]))

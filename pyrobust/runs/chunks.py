@@ -22,7 +22,7 @@ AND = " and "
 
 
 def places(expected: range, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the positions of images in the range that a run covers; ValueError for an image outside it.
+    """Return the positions of images in the range that a run covers; raise ValueError for an image outside it.
 
     >>> places(range(4, 10, 2), np.array([8, 4]))
     array([2, 0])
@@ -63,7 +63,7 @@ class Chunks:
         return rank
 
     def numbers(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the chunk number (from 0) of each image; ValueError for an image that the run does not cover."""
+        """Return the chunk number (from 0) of each image; raise ValueError for an image that the run does not cover."""
         positions = places(self.expected, indices)
         return (positions if self._rank is None else self._rank[positions].astype(np.int64)) // self.size
 
@@ -95,14 +95,14 @@ class CoveredImages(Set[int]):
         self._count = 0
 
     def add(self, indices: Iterable[int]) -> None:
-        """Add images; ValueError for an image that the run does not cover."""
+        """Add images; raise ValueError for an image that the run does not cover."""
         for index in indices:
             position = self.expected.index(index)
             self._count += not self._present[position]
             self._present[position] = 1
 
     def add_array(self, indices: npt.NDArray[np.int64]) -> None:
-        """Add many images; ValueError for an image that the run does not cover."""
+        """Add many images; raise ValueError for an image that the run does not cover."""
         np.frombuffer(self._present, dtype=np.uint8)[places(self.expected, indices)] = 1
         self._count = sum(self._present)
 
@@ -146,7 +146,7 @@ def is_text(text: Any) -> bool:
 
 
 def read_chunks(connection: sqlite3.Connection, header: Header) -> ChunkRecord:
-    """Read the untrusted table of chunks in one transaction; ValueError if it is malformed."""
+    """Read the untrusted table of chunks in one transaction; raise ValueError if it is malformed."""
     if header.identity is None:
         return ChunkRecord()
     with one_moment(connection):

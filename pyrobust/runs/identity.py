@@ -80,7 +80,7 @@ class Identity:
 
 
 def decode_identity(text: str) -> Identity:
-    """Decode an untrusted identity; ValueError if it is malformed.
+    """Decode an untrusted identity; raise ValueError if it is malformed.
 
     >>> decode_identity(Identity((), "cpu", "", (), 0.0).encode())
     Identity(code=(), machine='cpu', bits='', logits=(), tolerance=0.0, void='')

@@ -100,7 +100,7 @@ class Header:
 
     @property
     def type(self) -> Kind:
-        """The class of the run; ValueError for an unknown kind."""
+        """The class of the run; raise ValueError for an unknown kind."""
         return kind_of(self.kind, self.parameters)
 
     @property

@@ -78,7 +78,7 @@ class WordSandwich(Tabular):
 
     @property
     def upper(self) -> Tensor:
-        """Number of substitutions of adversarial texts, float64 [N]: 0 if misclassified, inf if none is known."""
+        """Number of substitutions in the adversarial texts, float64 [N]: 0 if misclassified, inf if none is known."""
         return torch.tensor(self.attack.distance, dtype=torch.float64)
 
     @property

@@ -32,8 +32,8 @@ def model_hash(module: nn.Module) -> str:
     Covers every submodule: its name and class; dtype, shape and bytes of its parameters and buffers, persistent or not;
     and its attributes that are tensors, arrays, numbers, strings, bool, None, functions, classes or modules, or lists,
     tuples, sets, dicts, dataclasses, namespaces and ``functools.partial`` of these. For classes of torch, only public
-    attributes are covered; for compiled modules (TorchScript, ``torch.fx``) the code and its constants. Device, memory
-    format, train or eval mode, ``requires_grad`` and the order of attributes are ignored.
+    attributes are covered; for compiled modules (TorchScript, ``torch.fx``), the code and its constants are covered.
+    Device, memory format, train or eval mode, ``requires_grad`` and the order of attributes are ignored.
 
     Not covered are the code of a class or function and what it reads from elsewhere (globals, class attributes, files),
     hooks, and the contents of other objects, of which only the class is covered. An attribute that the model modifies

@@ -32,7 +32,7 @@ class Constant:
         self._high = torch.full_like(self.value, math.inf)
 
     def update(self, fooled: Tensor) -> None:
-        """Lower the constants of the examples that were fooled [B], bool, and raise the others."""
+        """Lower the constants of the examples that were fooled (mask [B], bool), and raise the others."""
         self._high = torch.where(fooled, torch.minimum(self._high, self.value), self._high)
         self._low = torch.where(fooled, self._low, torch.maximum(self._low, self.value))
         middle = (self._low + self._high) / 2

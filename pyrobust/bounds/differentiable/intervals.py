@@ -65,7 +65,7 @@ def check_differentiable(order: Sequence[Node]) -> None:
 
 
 def differentiable_of(node: Activation) -> Differentiable:
-    """The differentiable bounds of an activation; ModelError where it has none."""
+    """The differentiable bounds of an activation; raise ModelError where it has none."""
     bounds = row_of(node, ENGINE).differentiable
     if bounds is None:
         supported = ", ".join(name for name, row in ACTIVATIONS.items() if row.differentiable is not None)

@@ -100,7 +100,7 @@ class Constant:
 
     @classmethod
     def evaluated(cls, function: Callable[..., Tensor], operands: Sequence[Constant]) -> Constant:
-        """A function of constants whose float result is a parameter of the real network; ModelError as for ``of``."""
+        """A function of constants whose float result is a parameter of the real network; errors as for ``of``."""
         constant = cls(function, lambda: enclosure(), tuple(operands), lambda: exact())
         enclosure, exact = _frozen(constant.value)
         constant.is_evaluated = True

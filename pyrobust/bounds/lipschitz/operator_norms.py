@@ -56,7 +56,7 @@ class Weights:
 def linear_norm(weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
 
-    l∞: the largest sum of absolute values of a row; l1: of a column; l2: ``spectral_norms``.
+    For l∞, it is the largest sum of absolute values in a row; for l1, in a column; for l2, see ``spectral_norms``.
     """
     if norm == "l2":
         bound, radius = spectral_norms([weights.middle[None]]).upper, weights.radius

@@ -44,13 +44,13 @@ class Column:
         return True
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
-        """Convert untrusted SQLite values to an array; ValueError for wrong types and infinite numbers."""
+        """Convert untrusted SQLite values to an array; raise ValueError for wrong types and infinite numbers."""
         if not set(map(type, values)) <= {self.python}:
             raise ValueError(f"column {name}: expected values of type {self.python.__name__}")
         return np.array(values, dtype=self.dtype)
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert values so that SQLite returns them bit for bit; InputError for values that it cannot store."""
+        """Convert values so that SQLite returns them bit for bit; raise InputError for values that it cannot store."""
         return list(map(self.python, values))
 
     def log(self, values: Array) -> list[Any]:
@@ -244,7 +244,7 @@ def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
 
 
 def decode_counts(text: str, num_classes: int) -> dict[int, int]:
-    """Decode an untrusted histogram to votes by column, "nan" as column ``num_classes``; ValueError if it is malformed.
+    """Decode an untrusted histogram to votes by column ("nan": column ``num_classes``); raise ValueError if malformed.
 
     >>> decode_counts('{"1":97,"nan":3}', 3)
     {1: 97, 3: 3}
@@ -263,7 +263,7 @@ def decode_counts(text: str, num_classes: int) -> dict[int, int]:
 
 
 def decode_histograms(texts: npt.NDArray[np.str_], num_classes: int) -> npt.NDArray[np.int64]:
-    """Decode untrusted histograms to votes, int64 [N, K+1]; ValueError if one is malformed.
+    """Decode untrusted histograms to votes, int64 [N, K+1]; raise ValueError if one is malformed.
 
     >>> decode_histograms(np.array(['{"1":97,"nan":3}']), 3)
     array([[ 0, 97,  0,  3]])

@@ -62,7 +62,7 @@ class NamedRate:
     """A rate that a run's table and JSON show.
 
     Attributes:
-        name: name of the rate, such as "robust accuracy"; in JSON with underscores.
+        name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
         rate: the share of the images, with its interval.
         at: what the rate refers to, such as {"sigma": 0.25}. In JSON, such rates with the same name form a list.
     """
@@ -320,7 +320,7 @@ class Kind:
 
 
 def kind_of(name: str, parameters: Any) -> Kind:
-    """Return the class of a run by its untrusted name and parameters; ValueError for an unknown name.
+    """Return the class of a run by its untrusted name and parameters; raise ValueError for an unknown name.
 
     >>> kind_of("certify", {"method": "sequential"}).layout, kind_of("certify", {"method": "fixed"}).layout
     ('sequential', 'certify')

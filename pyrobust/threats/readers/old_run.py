@@ -147,7 +147,7 @@ class ThreatRun:
 
 
 def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
-    """Read and check a run file; FileFormatError if it is missing, damaged, or of another kind or version."""
+    """Read and check a run file; raise FileFormatError if it is missing, damaged, or of another kind or version."""
     path = file_path("path", path)
     with closing(connect_readonly(path)) as connection, reading(path):
         return _read(connection, path)

@@ -90,7 +90,7 @@ class Layer:
 
     @property
     def affine(self) -> bool:
-        """Whether the layer is an affine map, other than the input."""
+        """Whether the layer is an affine map and not the input."""
         return is_affine(self.node)
 
     @property
