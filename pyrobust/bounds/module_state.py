@@ -107,7 +107,7 @@ class ModuleState:
         return tensor.detach().clone() if number is None else self._copies[number].tensor
 
     def matches(self, module: nn.Module) -> bool:
-        """Whether a module has this state; Incomparable as at construction."""
+        """Whether a module has this state; raise Incomparable as at construction."""
         reading = _Reading(module)
         return reading.values == self._values and all(map(_Copy.equals, self._copies, reading.tensors))
 

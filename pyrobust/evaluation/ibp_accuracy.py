@@ -47,7 +47,7 @@ def certified_accuracy_ibp(
 
     Raises:
         InputError: no example, examples of several shapes, a label or epsilon out of range.
-        InputTypeError: a model that is not a module, items that are not such pairs.
+        InputTypeError: a model that is not a module, or items that are not such pairs.
         ModelError: a model that does not return logits, or that cannot be bounded.
 
     >>> model = nn.Linear(2, 2)

@@ -314,7 +314,7 @@ def robustness_curve(
     Raises:
         InputError: no epsilon, or a negative, NaN or infinite one; no example, lengths that do not agree, a label out
             of range; an attack that returns the wrong shape.
-        InputTypeError: x that is not float, y that is not integer, an attack class without ``generate``.
+        InputTypeError: x that is not float, y that is not integer, or an attack class without ``generate``.
         ModelError: a model that does not return logits.
 
     >>> import torch

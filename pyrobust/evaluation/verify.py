@@ -108,7 +108,7 @@ def verify_dataset(
         The run.
 
     Raises:
-        InputError: a value out of range, labels that are not classes, images outside the clip range.
+        InputError: a value out of range, labels that are not classes, or images outside the clip range.
         InputTypeError: an argument of the wrong type, an unknown keyword; a model that is not a module, or not in
             float32 or float64.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which

@@ -33,7 +33,7 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unfit out.
+        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unsuitable out.
         InputTypeError: an unsupported dtype.
 
     >>> project_l2_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), 1.0)
@@ -60,7 +60,7 @@ def project_linf_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None =
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unfit out.
+        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unsuitable out.
         InputTypeError: an unsupported dtype.
 
     >>> project_linf_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), torch.tensor([1.0, 2.0]))

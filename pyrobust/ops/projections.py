@@ -64,7 +64,7 @@ def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unfit out.
+        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unsuitable out.
         InputTypeError: an unsupported dtype.
 
     >>> project_l1_ball(torch.tensor([[0.5, -0.25], [-3.0, 2.0]]), 1.0)
@@ -106,7 +106,7 @@ def project_l1_ball_box(
         range is NaN.
 
     Raises:
-        InputError: mismatched shapes, a radius or box out of range, an unfit out, or (CPU) a delta that is not
+        InputError: mismatched shapes, a radius or box out of range, an unsuitable out, or (CPU) a delta that is not
             finite or an x outside the box.
         InputTypeError: an unsupported dtype.
 

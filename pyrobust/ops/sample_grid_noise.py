@@ -139,7 +139,7 @@ def draw_grid_noise(
     std: Tensor | None,
     noise: GridNoise,
 ) -> None:
-    """Write noisy copies to ``out`` and mark tails, with no checks but the op's; runs are flat, seed and keys signed.
+    """Write noisy copies to ``out`` and mark tails, with only the op's checks; runs are flat; seed and keys are signed.
 
     >>> out, tail = torch.empty(2, 3), torch.zeros(2, dtype=torch.bool)
     >>> k = torch.zeros(1, 3, dtype=torch.int32)

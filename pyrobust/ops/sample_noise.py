@@ -55,8 +55,8 @@ def sample_noise(
         x: images [M, ...], float. A float64 result is computed from x in float64, any other from x in float32.
         runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``x[row]``, whose index
             in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
-        sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, Laplace noise
-            scale sigma/√2.
+        sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, and Laplace
+            noise has scale sigma/√2.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
@@ -131,7 +131,7 @@ def draw_noise(
     sigma: float,
     noise: str,
 ) -> None:
-    """Write noisy copies to ``out``, with no checks but the op's; the runs are flat, seed and keys signed.
+    """Write noisy copies to ``out``, with no checks but the op's; the runs are flat, and seed and keys are signed.
 
     >>> out = torch.empty(2, 3)
     >>> draw_noise(out, torch.zeros(1, 3), [0, 0, 0, 2], 1, 0, [], None, None, 0.5, "gaussian")

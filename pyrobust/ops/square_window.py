@@ -53,7 +53,7 @@ def square_window(
         which are still to be projected. Same shape, dtype and memory format as x. No gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, windows larger than the image, a negative radius.
+        InputError: mismatched shapes or devices, windows larger than the image, or a negative radius.
         InputTypeError: an unsupported dtype.
 
     >>> x, u = torch.full((1, 1, 1, 4), 0.5), torch.tensor([[0.0, -1.0, 0.0, 1.0, 1.0, 1.0]])

@@ -29,7 +29,7 @@ def figure_format(path: str | os.PathLike[str]) -> str:
     """Return the format of a file name's ending, in lower case.
 
     Raises:
-        InputError: the name does not end in .png, .pdf or .svg, in any case.
+        InputError: the name does not end in .png, .pdf or .svg, in upper or lower case.
 
     >>> figure_format("curve.PDF")
     'pdf'

@@ -33,7 +33,7 @@ def plot_curve(
             its attack and number of examples.
 
     Raises:
-        InputError: no curve, curves of several norms, a file name with another ending.
+        InputError: no curve, curves of several norms, or a file name with another ending.
         InputTypeError: an argument that is not a curve.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.

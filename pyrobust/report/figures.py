@@ -59,8 +59,8 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Raises:
-        InputError: no log, several norms, an invalid radius, a run of another kind or without images, a file name with
-            another ending.
+        InputError: no log, several norms, an invalid radius, a run of another kind or without images, or a file name
+            with another ending.
         InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.

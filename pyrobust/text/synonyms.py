@@ -80,7 +80,7 @@ class WordNet:
         senses: number of the most frequent senses of a word to use in each part of speech; all by default.
         morphology: look up the base forms of inflected words as well, as NLTK does: by ``*.exc``, where the folder has
             these files, and by WordNet's rules of detachment. "movies" then has "film", not "films": the sets are
-            larger, but their texts less grammatical.
+            larger, but their texts are less grammatical.
 
     Raises:
         FileFormatError: the folder lacks a file, or a file is not a WordNet database.

@@ -183,8 +183,8 @@ def is_refusal(answer: str) -> bool:
 class ModelJudge:
     r"""A judge that asks a model about each answer.
 
-    The model's reply has to be one of two words, in any case; surrounding space is ignored. Any other reply is
-    "unparsable", a missing verdict. The answers of the attacked model are untrusted: placeholders are filled in one
+    The model's reply has to be one of two words, in upper or lower case; surrounding space is ignored. Any other reply
+    is "unparsable", a missing verdict. The answers of the attacked model are untrusted: placeholders are filled in one
     pass, so that braces in an answer stay as they are. An answer may still try to influence the judge: one more reason
     to label some answers by hand, for ``labelled_success_rate``.
 

@@ -56,7 +56,7 @@ class Norm(abc.ABC):
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
         """``project`` for examples that may lie outside the clip range; ``nearest`` holds their nearest points inside.
 
-        The part of epsilon needed to reach ``nearest`` is spent first, the rest around that point.
+        The part of epsilon needed to reach ``nearest`` is spent first, and the rest is spent around that point.
         """
         clean, epsilon, lower, upper = ball
         move = nearest - clean

@@ -65,7 +65,7 @@ def affine_intervals(
 
 
 def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Center and radius of max(z, slope·z), as by ``batch_last_relu_intervals``: [B, *shape] each.
+    """Center and radius of max(z, slope·z), as ``batch_last_relu_intervals`` gives them: [B, *shape] each.
 
     >>> relu_ranges(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0]]), 0.0)[0].tolist()
     [[1.5], [0.5]]
@@ -75,7 +75,7 @@ def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, T
 
 
 def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Coefficients of z, and the constant, from coefficients of max(z, slope·z), as by ``relax_coefficients``.
+    """Coefficients of z, and the constant, from coefficients of max(z, slope·z), like ``relax_coefficients``.
 
     Args:
         a: [B or 1, S, *shape].

@@ -55,7 +55,7 @@ class DifferentiableBounds:
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
 
     Raises:
-        InputTypeError: the model is not a module, or the example not a floating-point tensor.
+        InputTypeError: the model is not a module, or the example is not a floating-point tensor.
         InputError: outputs that are not [B, K], or a submodule that stays in training mode.
         ModelError: the model has an operator without a (differentiable) bound rule, or a data-dependent branch.
 

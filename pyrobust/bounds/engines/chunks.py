@@ -51,7 +51,7 @@ def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
     """Call ``step(begin, end)`` over [0, total), ``size`` items at a time; halve a chunk that does not fit the memory.
 
     The halved chunk is tried again, so a step must be repeatable. Returns the size that fitted. Other errors of a step
-    are raised unchanged, out-of-memory errors only for a single item.
+    are raised unchanged; out-of-memory errors are raised only for a single item.
 
     >>> in_chunks(5, 2, lambda begin, end: print(begin, end))
     0 2

@@ -84,7 +84,7 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
         LipschitzBound.
 
     Raises:
-        InputTypeError: the model is not a module, or the example not a floating-point tensor.
+        InputTypeError: the model is not a module, or the example is not a floating-point tensor.
         InputError: an unknown norm, no example, or a submodule that stays in training mode.
         ModelError: the model has an operator without a bound rule, an activation without a slope range (see
             ``register_rule``), or parameters that are not finite.

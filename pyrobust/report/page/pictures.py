@@ -29,8 +29,8 @@ class Picture:
     Attributes:
         clean, adversarial, difference: data URIs; the last two are "" where no adversarial example is known.
         largest: largest change of a value, in the unit of the input.
-        scale: factor by which the difference is multiplied, so that the largest change is white or black; 0 without a
-            difference.
+        scale: factor by which the difference is multiplied, so that the largest change is white or black; 0 if there is
+            no difference.
         width, height: size of the originals, in pixels.
     """
 

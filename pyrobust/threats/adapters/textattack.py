@@ -116,7 +116,7 @@ def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: 
 
     A successful attack is a success and a failed one a failure; a skipped text, which was misclassified before the
     attack, was not attacked ("unsubmitted"); a maximized goal has no criterion of success ("unparsable"). Prompt and
-    behaviour are the original text; the score is the goal function's, the category the true label.
+    behaviour are the original text; the score is the goal function's, and the category is the true label.
 
     Args:
         results: ``AttackResult`` objects, from ``Attack.attack`` or ``Attacker.attack_dataset``.

@@ -1,8 +1,9 @@
 """Artifacts of JailbreakBench (Chao et al., 2024), and tables of their judgements.
 
 An artifact is a JSON file of one method against one model: ``parameters`` and ``jailbreaks``, one entry for each
-behaviour. ``jailbroken`` is the verdict of the benchmark's judge, ``jailbroken_llama_guard1`` that of a second one. An
-entry whose ``prompt`` is null was not submitted: its ``jailbroken`` is false although nothing was judged.
+behaviour. ``jailbroken`` is the verdict of the benchmark's judge, and ``jailbroken_llama_guard1`` is the verdict of a
+second one. An entry whose ``prompt`` is null was not submitted: its ``jailbroken`` is false although nothing was
+judged.
 """
 
 from __future__ import annotations

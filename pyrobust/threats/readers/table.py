@@ -12,7 +12,7 @@ from pyrobust.threats.verdicts import COLUMNS, TEXTS, ThreatVerdict
 
 
 def read_csv(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """A CSV table with the columns of ``ThreatVerdict``: ``success`` is needed, others have defaults.
+    """A CSV table with the columns of ``ThreatVerdict``: ``success`` is required; the other columns have defaults.
 
     All further columns are ``extras``.
 

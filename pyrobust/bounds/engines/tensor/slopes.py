@@ -1,11 +1,11 @@
 """Search for the lower slopes that make the bound of each row largest (α-CROWN; Xu et al., 2021).
 
 Every line through zero with a slope in [0, 1] is a lower bound of an unstable ReLU, so each row may have slopes of its
-own. The ranges from which the relaxations are made stay fixed. The derivative of a row's bound by the slope at a neuron
-with coefficient a > 0 is a·z, where z is the neuron's value at the row's minimiser: the input at which its linear bound
-is smallest, carried forward through the same relaxations. So one backward pass and one forward pass give the gradient
-of all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly
-chosen slopes can only make bounds looser.
+own. The ranges from which the relaxations are made stay fixed. The derivative of a row's bound with respect to the
+slope at a neuron with coefficient a > 0 is a·z, where z is the neuron's value at the row's minimiser: the input at
+which its linear bound is smallest, carried forward through the same relaxations. So one backward pass and one forward
+pass give the gradient of all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row
+is kept, so badly chosen slopes can only make bounds looser.
 """
 
 from __future__ import annotations

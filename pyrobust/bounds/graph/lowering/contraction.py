@@ -133,7 +133,7 @@ def of_any_example(lowering: Lowering, constant: Constant, axis: int) -> Constan
 
 @lowers(aten.mv.default, aten.dot.default)
 def product(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower a matrix product with a constant on either side, broadcast as by ``torch.matmul``."""
+    """Lower a matrix product with a constant on either side, broadcast as in ``torch.matmul``."""
     if isinstance(a, Node) == isinstance(b, Node):
         raise lowering.unsupported("expected one factor that is constant")
     ranks = [len(factor.shape) + isinstance(factor, Node) for factor in (a, b)]

@@ -128,7 +128,7 @@ def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node
 
 
 def contracted(lowering: Lowering, equation: str, a: Node, b: Node) -> Node:
-    """The contraction of two tensors, as by ``torch.einsum``: products of elements, and their sums.
+    """The contraction of two tensors, as in ``torch.einsum``: products of elements, and their sums.
 
     The batch is the first index of both tensors and of the result.
     """
