@@ -31,7 +31,7 @@ ROBUST, FOOLED, CLOSE = 0, 1, 2
 
 
 class LogitLoss(NamedTuple):
-    """Loss of each row, and its derivative dvalue/dlogits = size·slope."""
+    """Loss of each row, ``value``, and its derivative with respect to the logits, ``size·slope``."""
 
     value: Tensor  # [B], float64
     slope: Tensor  # [B, K], in the dtype of the logits; the largest |slope| of a row is 1
