@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,78 @@ def test_second_writer_is_refused(run_file: Path) -> None:
         RunWriter(run_file, header())
     with RunWriter(run_file, header()) as writer:
         assert len(writer.done) == 12
+
+
+@contextlib.contextmanager
+def overtaken(monkeypatch: pytest.MonkeyPatch, method: str, other: Callable[[], object]) -> Iterator[None]:
+    """Another process acts just before a writer's first call of a method."""
+    plain = getattr(RunWriter, method)
+
+    def late(self: RunWriter) -> object:
+        patched.undo()
+        other()
+        return plain(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, method, late)
+        yield
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_writer_that_is_overtaken_while_it_opens_a_run_is_refused(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, new: bool
+) -> None:
+    if new:
+        run_file.unlink()
+
+    def other() -> None:
+        with RunWriter(run_file, header()) as writer:
+            writer.append(rows(range(8, 12)))
+
+    with overtaken(monkeypatch, "_lock_in_wal_mode", other), pytest.raises(StoreError, match="run again to resume"):
+        RunWriter(run_file, header())
+    with RunWriter(run_file, header()) as writer:
+        assert writer.done == set(range(8 if new else 0, 12))
+
+
+def test_a_writer_removes_no_run_that_another_process_began_in_its_new_file(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(sigma: float) -> None:
+        with RunWriter(run_file, header(sigma=sigma)) as writer:
+            writer.append(rows(range(4)))
+
+    run_file.unlink()
+    with (
+        overtaken(monkeypatch, "_connect", lambda: begun(0.75)),
+        pytest.raises(StoreError, match="different parameters"),
+    ):
+        RunWriter(run_file, header())
+    assert len(Run(run_file)) == 4
+    run_file.unlink()
+    own = float(header().parameters["sigma"])
+    with (
+        pytest.raises(KeyboardInterrupt),
+        overtaken(monkeypatch, "_connect", lambda: begun(own)),
+        RunWriter(run_file, header()) as writer,
+    ):
+        assert writer.done == set(range(4))
+        raise KeyboardInterrupt
+    assert len(Run(run_file)) == 4
+
+
+def test_a_file_that_is_removed_as_it_is_opened_is_not_written(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = RunWriter._connect
+
+    def removed(self: RunWriter) -> sqlite3.Connection:
+        connection = connect(self)
+        run_file.unlink()
+        return connection
+
+    monkeypatch.setattr(RunWriter, "_connect", removed)
+    with pytest.raises(StoreError, match="removed or replaced by another process"):
+        RunWriter(run_file, header())
+    assert not run_file.exists()
 
 
 def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
