@@ -34,15 +34,22 @@ class Each(nn.Module):
         return torch.cat([body(x).flatten(1) for body in self.bodies], 1)
 
 
+GROUPS, TWICE = torch.tensor([0, 2, 0, 1]), torch.tensor([1, 1, 4])
+index_put = torch.ops.aten.index_put
+
+
+def rows(z: Tensor, *places: int) -> Tensor:
+    """The same indices for each example."""
+    return torch.tensor([places]).expand(len(z), -1)
+
+
 CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     # affine
     (FLAT, Each(nn.Linear(6, 3), nn.Linear(6, 3, bias=False))),
     (PLANE, nn.Linear(5, 2)),
-    (FLAT, lambda x, m: x @ m.matrix),
-    (FLAT, lambda x, m: torch.addmm(m.row, torch.mm(x, m.matrix), m.matrix)),
+    (FLAT, Each(lambda x, m: x @ m.matrix, lambda x, m: torch.addmm(m.row, torch.mm(x, m.matrix), m.matrix))),
     (LINE, Each(lambda x, m: m.matrix[:3, :4] @ x, lambda x, m: torch.matmul(x.mT, m.matrix[:4]))),
     (LINE, Each(nn.Conv1d(4, 6, 3, 2, 1, 2, 2), nn.Conv1d(4, 6, 4, padding="same"))),
-    (LINE, nn.Conv1d(4, 6, 2, padding="valid", bias=False)),
     (PLANE, Each(nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0)), nn.Conv2d(4, 6, 3, 1, 2, (2, 1), 2))),
     (PLANE, Each(nn.Conv2d(4, 8, 3, groups=4, bias=False), nn.Conv2d(4, 3, (2, 3), padding="same", dilation=(1, 2)))),
     (
@@ -52,7 +59,6 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
         ),
     ),
     (FLAT, normalized(nn.BatchNorm1d(6))),
-    (LINE, normalized(nn.BatchNorm1d(4, eps=0.1))),
     (PLANE, normalized(nn.BatchNorm2d(4, affine=False))),
     (FLAT, Each(lambda x, m: x + m.row, lambda x, m: torch.add(x, m.row, alpha=3), lambda x, m: m.row - x)),
     (FLAT, Each(lambda x: 1 - x, lambda x: torch.rsub(x, 2.0, alpha=3), lambda x, m: torch.rsub(x, m.row))),
@@ -63,9 +69,7 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (FLAT, lambda x, m: x * (m.row + 1).rsqrt() - (-m.row).reciprocal()),
     (PLANE, lambda x: x[:, :1] + x),
     (PLANE, lambda x, m: x * m.row[:4].view(1, 4, 1, 1) + m.row[:4].view(4, 1, 1)),
-    (PLANE, lambda x: x[:, :, :, :1] - x),
     # elementwise functions
-    (FLAT, nn.ReLU()),
     (FLAT, nn.Sequential(nn.Hardtanh(-9, 9), nn.ReLU(inplace=True))),
     (PLANE, Each(nn.LeakyReLU(0.3), nn.PReLU(4))),
     (FLAT, Each(nn.Hardtanh(), nn.Hardtanh(-0.5, 0.25), lambda x: f.hardtanh(x, -0.25), nn.ReLU6())),
@@ -80,9 +84,7 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (FLAT, nn.Sequential(nn.ELU(2.0), nn.CELU(0.5), nn.SELU(), nn.Softplus(2, 10), nn.LogSigmoid())),
     (FLAT, nn.Sequential(nn.Tanhshrink(), nn.Softshrink(0.25), nn.Threshold(0.5, 0.5), nn.Softsign())),
     (FLAT, lambda x: x.sin() + x.cos() + x.atan() + (x.relu() + 1).log2() + x.relu().log1p() + x.expm1() + x.exp2()),
-    (FLAT, lambda x: x.clamp(-2, 2).exp()),
-    (FLAT, lambda x: (x.abs() + 1).log()),
-    (FLAT, lambda x: (x.abs() + 1).sqrt() + (x.relu() + 1).rsqrt()),
+    (FLAT, lambda x: (x.abs() + 1).sqrt() + (x.relu() + 1).rsqrt() + x.clamp(-2, 2).exp() + (x.abs() + 1).log()),
     (FLAT, lambda x: 3 / (x.abs() + 1) + x**3 + x.square() + (x.abs() + 1) ** 0.7),
     # products, quotients and contractions of two tensors
     (FLAT, Each(lambda x: x * x.flip(1), lambda x: x * x, lambda x: x / (9 + x.flip(1)), lambda x, m: m.row / (9 + x))),
@@ -93,7 +95,6 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (FLAT, Each(lambda x: f.glu(x, 1), lambda x: torch.addcmul(x, x, x.flip(1), value=-0.5))),
     (FLAT, lambda x: torch.addcdiv(x, x, 9 + x.flip(1))),
     # softmax, attention, normalisation by the input's own statistics
-    (FLAT, lambda x: x.softmax(1)),
     (PLANE, Each(lambda x: x.softmax(1), lambda x: x[:, :1].softmax(1), lambda x: x.log_softmax(-1))),
     (PLANE, Each(lambda x: x.logsumexp((1, 3)), lambda x: x.var((2, 3), correction=0))),
     (LINE, lambda x: f.scaled_dot_product_attention(x, x.flip(2), x.flip(1))),
@@ -108,8 +109,6 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, nn.RMSNorm((6, 5), eps=0.1, elementwise_affine=False)),
     (FLAT, lambda x: f.normalize(x, dim=1)),
     (PLANE, Each(lambda x: x.norm(p=1, dim=(1, 3)), lambda x: x.norm(p=math.inf, dim=2, keepdim=True))),
-    (LINE, lambda x: x.var((1, 2), unbiased=False)),
-    (LINE, lambda x: x.std(1, keepdim=True)),
     (LINE, lambda x: x.std((1, 2), correction=2)),
     # pooling and reductions
     (PLANE, Each(nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2, dilation=2))),
@@ -127,18 +126,31 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, Each(nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.AvgPool2d((2, 3), divisor_override=5))),
     (PLANE, nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)),
     (PLANE, Each(nn.AdaptiveAvgPool2d((4, 3)), lambda x: x.mean((2, 3)), lambda x: x.mean(-1, keepdim=True))),
-    (PLANE, lambda x: x.sum((1, 3))),
     # rearrangements
+    (
+        FLAT,
+        Each(
+            lambda x: torch.hstack([x, x]),
+            lambda x: torch.column_stack([x, x]),
+            lambda x: x.repeat(1, 2) + x.tile(1, 2),
+            lambda x, m: torch.where(m.mask, x, 0.5) + x.masked_fill(m.mask, m.row[0].detach()),
+            lambda x, m: torch.take_along_dim(x, m.places[None].expand(len(x), -1), 1),
+            lambda x, m: torch.lerp(x, m.row, 0.3),
+        ),
+    ),
+    (
+        PLANE,
+        Each(lambda x: torch.dstack([x, x]), lambda x: torch.concat([x, x], 2), lambda x: x.reshape(len(x), 8, 15)),
+    ),
+    (PLANE, Each(lambda x: x.movedim(1, 3).swapaxes(1, 2), lambda x: x.rot90(1, (2, 3)))),
+    (PLANE, Each(lambda x: x.var((1, 2), unbiased=False), lambda x: x.std(1, keepdim=True))),
     (PLANE, nn.Flatten()),
-    (PLANE, nn.Flatten(2)),
     (FLAT, nn.Unflatten(1, (2, 3))),
     (PLANE, lambda x: x.view(x.shape[0], -1)),
-    (PLANE, lambda x: x.reshape(len(x), 8, 15)),
     (PLANE, Each(lambda x: x.permute(0, 3, 1, 2), lambda x: x.transpose(1, 2).contiguous().view(len(x), -1))),
     (PLANE, Each(lambda x: x[:, 1:3, ::2], lambda x: x[:, 2], lambda x: x.narrow(2, 1, 3), lambda x: x.flip(3))),
     (FLAT, lambda x: x.unsqueeze(1).expand(-1, 3, -1)),
     (FLAT, lambda x: x[:, None].squeeze(1) + x[:, None, :, None].squeeze((1, 3)) + x[:, None].squeeze()),
-    (FLAT, lambda x: x.repeat(1, 2)),
     (PLANE, Each(lambda x: x.roll((1, 2), (2, 3)), nn.PixelShuffle(2), nn.ChannelShuffle(2))),
     (LINE, lambda x: f.pixel_unshuffle(x.view(len(x), 1, 4, 7)[:, :, :, :6], 2)),
     (PLANE, Each(lambda x: torch.cat([x, x[:, :1], x], 1), lambda x: torch.stack([x, x.flip(1)], 2))),
@@ -150,6 +162,17 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (FLAT, Each(lambda x: x.detach(), lambda x: torch.ops.aten.alias(x))),
     (FLAT, lambda x: torch.ops.aten._unsafe_view(x, (-1, 2, 3))),
     (PLANE, Each(nn.Dropout(), nn.Dropout2d(), nn.Identity())),
+    # sums and writes at constant places
+    (LINE, lambda z: torch.zeros(len(z), 3, 7).to(z).index_add(1, GROUPS, z)),
+    (LINE, lambda z: z.new_ones(len(z), 3, 7).index_add_(1, GROUPS, z)),
+    (LINE, lambda z: z.index_add(2, TWICE[:2], z[:, :, :2], alpha=-0.7)),
+    (FLAT, lambda z: (2 * z).scatter_add(1, rows(z, 0, 5, 5, 2), z.relu())),
+    (FLAT, lambda z: z.scatter(1, rows(z, 3, 1), z.relu()) + z.scatter(1, rows(z, 3, 3), 5.0)),
+    (FLAT, lambda z: torch.zeros_like(z).index_copy(1, TWICE[1:], z[:, :2])),
+    (FLAT, lambda z: index_put(z, [None, TWICE[1:]], z[:, :2].relu(), False)),
+    (FLAT, lambda z: index_put(z, [None, TWICE], torch.tensor(0.5).to(z), False)),  # one number twice
+    (FLAT, lambda z: index_put(z, [None, TWICE], z[:, :3].relu(), True)),
+    (FLAT, lambda z: index_put(z, [None, TWICE], z[:, :1].relu(), True)),
     *LAYERS,
     # masks that leave elements out of a softmax
     (LINE, lambda x: x.masked_fill(torch.ones(4, 7, dtype=torch.bool).triu(1), -torch.inf).softmax(2)),
@@ -253,10 +276,6 @@ OF_OTHER_TORCHES = {
         *("_assert_tensor_metadata.default", "_native_batch_norm_legit_no_training.default"),
     )
 }
-#: Operators with cases in test_lowering.py.
-OF_SCATTERING = {
-    f"aten.{name}" for name in ("index_add.default", "scatter.src", "scatter.value", "scatter_add.default")
-}
 
 
 def test_every_rule_was_used() -> None:
@@ -264,7 +283,7 @@ def test_every_rule_was_used() -> None:
     if len(RAN) < len(CASES):
         pytest.skip("only some of the cases were run")
     unused = set(map(str, set(RULES) - NOTED.asked))
-    assert unused - REFUSING - OF_OTHER_TORCHES - OF_SCATTERING == set()
+    assert unused - REFUSING - OF_OTHER_TORCHES == set()
 
 
 REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
@@ -287,7 +306,6 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
     (FLAT, lambda x: f.linear(x, x), "linear"),
     (FLAT, lambda x: f.dropout(x, 0.5, training=True), "dropout"),
     (FLAT, lambda x: x.double(), r"to.dtype.*float32 to torch.float64; convert the whole model"),
-    (PLANE, lambda x: f.grid_sample(x, torch.zeros(len(x), 3, 3, 2)), "grid_sampler"),
     (LINE, lambda x: torch.einsum("bij,kl->bk", x, torch.ones(2, 2)), "einsum"),
     (LINE, lambda x, m: torch.einsum("bij,ijk->kb", x, m.cube), "batch as the first"),
     (FLAT, lambda x: f.batch_norm(x, None, None, training=True), "batch_norm"),
@@ -295,29 +313,17 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
     (FLAT, lambda x: torch.cat([x, torch.arange(12.0).view(2, 6)], 1), "differs between the examples"),
     (PLANE, lambda x: f.interpolate(x, scale_factor=2, mode="bilinear", antialias=True), "upsample"),
     (FLAT, lambda x: torch.where(x > 0, x, 0.2 * x), "gt"),
-    (FLAT, lambda x: x.masked_fill(x < 0, 0.0), "lt"),
     (FLAT, lambda x: 2**x, "pow"),
     (FLAT, lambda x, m: x.clamp(m.row - 2, m.row), "clamp"),
-    (FLAT, lambda x, m: f.cosine_similarity(x[:, None], m.matrix, dim=2), "cosine_similarity"),
-    (FLAT, lambda x: x.topk(2, 1).values, "topk"),
-    (FLAT, lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(1, (3, 2))) * 1j), "view_as_complex"),
     (FLAT, lambda x: x + 0.1 * torch.randn_like(x), "randn_like"),
     (FLAT, lambda x, m: f.embedding((x.abs() * 3).long(), m.matrix), "it converts"),
     # mixes the examples of a batch
     (FLAT, lambda x: x - x.mean(0), "mean"),
-    (FLAT, lambda x: x.sum(0, keepdim=True) + x, "sum"),
-    (FLAT, lambda x: x.flip(0), "flip"),
     (FLAT, lambda x: x.view(3, 4), "view"),
-    (FLAT, lambda x: x[:1] + x, "slice"),
-    (FLAT, lambda x: x.t(), r"aten\.t"),
-    (FLAT, lambda x: x + torch.arange(2.0)[:, None], "differs between the examples"),
-    (FLAT, lambda x: x.amax(), "amax"),
     (FLAT, lambda x: x.cumsum(0), "mixes"),
     (FLAT, lambda x, m: m.cube[0, :2].mT @ x, "mixes"),
     (LINE, lambda x, m: torch.einsum("bij,ijk->k", x, m.cube), "mixes"),
-    (FLAT, lambda x: torch.tensordot(x, torch.ones(2, 3), ([0], [0])), "mixes"),
     (FLAT, lambda x: x.sort(0)[0], "sort"),
-    (FLAT, lambda x: x.norm(3, 1), "linalg_vector_norm"),
     (FLAT, lambda x: x + x.max(1, keepdim=True)[1], "add"),
 ]
 
@@ -345,20 +351,6 @@ def test_the_error_names_operator_module_and_line() -> None:
 def test_a_branch_on_the_data_is_refused(branch: Callable[..., Tensor]) -> None:
     with pytest.raises(ModelError, match="cannot"):
         capture(Called(branch), torch.zeros(1, 6))
-
-
-def test_a_model_that_changes_at_every_call_is_refused() -> None:
-    """A trace restores the attribute, so that the first call agrees with the graph."""
-
-    class Counter(nn.Module):
-        calls = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x + 1e-2 * self.calls
-
-    with pytest.raises(ModelError, match="depends only on its input"):
-        capture(Counter().eval(), torch.rand(1, 3))
 
 
 @pytest.mark.parametrize("function", [lambda x: (x, x), lambda x: (x,), lambda x: torch.ones(2, 3)])
