@@ -124,7 +124,9 @@ def simulate(source: Path, images: int, workers: int, chunk: int, seconds: float
     run = Run(source)
     own = {name: run.parameters[name] for name in ("n0", "n", "alpha", "radii", "hybrid", "two_class")}
     parameters = run.parameters | own | {"images": images, "chunk": chunk, "batch_size": 512}
-    header = Header("certify", parameters, "net", "", "images", "", "real", run.header.versions, run.header.identity)
+    header = Header(
+        "certify", parameters, "net", "", "images", "", run.header.guarantee, run.header.versions, run.header.identity
+    )
     rng = np.random.default_rng(0)
     drawn: npt.NDArray[np.float64] = rng.choice(run.table["seconds"], images)
     of_chunks = np.add.reduceat(drawn, np.arange(0, images, chunk)) * (seconds / (chunk * drawn.mean()))
