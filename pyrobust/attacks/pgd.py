@@ -90,7 +90,7 @@ class PGD(BatchAttack):
         step = self._step_sizes(state)
         for _ in range(self.steps):
             _, value, gradient, verdict = state.gradient(x_adv, loss)
-            best.offer(value, x_adv, given=True)
+            best.offer(value, x_adv, may_keep=True)
             x_adv, gradient, velocity, best.x, best.value = state.retire(
                 verdict, x_adv, gradient, velocity, best.x, best.value
             )
@@ -105,7 +105,7 @@ class PGD(BatchAttack):
             x_adv = state.step(x_adv, gradient, step)
         logits = state.logits(x_adv)
         value = loss(logits, state.y, state.y).value
-        best.offer(value, x_adv, given=True)
+        best.offer(value, x_adv, may_keep=True)
         _, best.x, best.value = state.retire(state.verdict(logits), x_adv, best.x, best.value)
 
 

@@ -130,7 +130,7 @@ def _along_segments(subject: Subject, forward: Forward, notes: Notes) -> None:
     unsteady = int((segments.steadiness() < _STEADY).sum())
     text = f"at {unsteady} of {n} examples the slope of the margin changes its sign again and again across the ball"
     evidence: dict[str, object] = {"median_steadiness": float(segments.steadiness().median())}
-    notes.share("noisy-loss", unsteady, n, text, evidence, most="suspicious")
+    notes.share("noisy-loss", unsteady, n, text, evidence, worst="suspicious")
     if any(isinstance(module, BPDA) for module in _modules(subject.model)):
         notes.undecided["gradient-mismatch"] = "the model has a BPDA, whose gradient is another function's on purpose"
         return
@@ -147,7 +147,7 @@ def _along_segments(subject: Subject, forward: Forward, notes: Notes) -> None:
     remaining = int((segments.unexplained(factor) > _UNEXPLAINED).sum()) if 0 < factor < math.inf else n
     if share_severity(remaining, n) is None and share_severity(rows, n) is not None:
         text += f"; {factor:.3g} times the gradient does"
-        notes.share("gradient-mismatch", rows, n, text, {**evidence, "factor": factor}, "rescaled", most="suspicious")
+        notes.share("gradient-mismatch", rows, n, text, {**evidence, "factor": factor}, "rescaled", worst="suspicious")
         return
     cause = find_cause_of_gradient(subject)
     if forward.operations.steps and cause != "replaced":

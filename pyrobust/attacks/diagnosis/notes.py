@@ -40,12 +40,12 @@ class Notes:
         text: str,
         evidence: Mapping[str, Any],
         cause: str | None = None,
-        most: Severity = "masked",
+        worst: Severity = "masked",
     ) -> None:
         """Add a finding if a sign shows at more of the n examples than chance explains for a sound model."""
         severity = share_severity(count, n)
         if severity is not None:
-            severity = "suspicious" if most == "suspicious" else severity
+            severity = "suspicious" if worst == "suspicious" else severity
             self.add(name, severity, text, {"count": count, "examples": n, **evidence}, cause)
         elif count and n < _LEAST_SHARE:
             self.undecided[name] = f"{text}; deciding takes at least {_LEAST_SHARE} examples"

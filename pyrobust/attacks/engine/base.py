@@ -327,10 +327,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
         if not radii_differ and not isinstance(self.clip_min, Tensor):
             return
         name, norm = "epsilon" if radii_differ else "clip", self.norm
-        known = tuple(other for other in self._elementwise if other == "linf" or not radii_differ)
-        if norm not in known or self.grid is not None:
-            where = f"for {type(self).__name__}" if not known else "with a grid" if norm in known else f"in {norm}"
-            hint = "" if norm in known else self._one_for_all or "use linf" if known else self._one_for_all
+        norms = tuple(other for other in self._elementwise if other == "linf" or not radii_differ)
+        if norm not in norms or self.grid is not None:
+            where = f"for {type(self).__name__}" if not norms else "with a grid" if norm in norms else f"in {norm}"
+            hint = "" if norm in norms else self._one_for_all or "use linf" if norms else self._one_for_all
             raise InputError(name, f"numbers {where}", "a tensor for the elements", hint)
 
     def _check_clip(self) -> None:
@@ -418,18 +418,18 @@ class AdversarialAttack(_Arguments, abc.ABC):
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits.
         """
-        given = float_tensor("x", x, "attack_dataset", self.runner.list_dtype)
-        x = self.snap(given)
+        unsnapped = float_tensor("x", x, "attack_dataset", self.runner.list_dtype)
+        x = self.snap(unsnapped)
         y = class_labels("y", y, len(x))
         finite_values("x", x)
-        x_adv = float_tensor("x_adv", x_adv, dtype=given.dtype)
+        x_adv = float_tensor("x_adv", x_adv, dtype=unsnapped.dtype)
         if x_adv.shape != x.shape:
             raise InputError("x_adv", f"x's shape {shape_text(x.shape)}", shape_text(x_adv.shape))
         finite_values("x_adv", x_adv.detach())
         if not len(x):
             raise InputError("x", "at least one example", "none")
         x_adv = x_adv.detach().to(x.device)
-        if x.dtype != given.dtype and x_adv.dtype == given.dtype:  # x was cast
+        if x.dtype != unsnapped.dtype and x_adv.dtype == unsnapped.dtype:  # x was cast
             x_adv = x_adv.to(x.dtype)
         queries = Queries(self.runner)
         # The rates only need to know whether the label is predicted: the label, or no class.
@@ -468,18 +468,18 @@ class AdversarialAttack(_Arguments, abc.ABC):
             return value  # radii per element, one set for each example
         return radii("epsilon", value, examples)
 
-    def _checked_batch(self, given: Any) -> Tensor:
+    def _checked_batch(self, images: Any) -> Tensor:
         """Check a batch x of examples for type and shape, not values; cast float64 if the runner needs it."""
-        x = _batch(float_tensor("x", given, "attack_dataset", self.runner.list_dtype))
+        x = _batch(float_tensor("x", images, "attack_dataset", self.runner.list_dtype))
         x = self._cast(x, joined(self.clip_min, self.clip_max))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
             raise InputError("x", "[N, C, H, W] for channels_last", f"shape {shape_text(x.shape)}")
         self.runner.follow(x)
         return x
 
-    def _examples(self, given: Any) -> Tensor:
+    def _examples(self, images: Any) -> Tensor:
         """Check that x is a batch of examples in the clip range, and return it detached."""
-        x = self._checked_batch(given).detach()
+        x = self._checked_batch(images).detach()
         if len(x):
             low, high = (float(value) for value in x.double().aminmax())
             if math.isnan(low) or math.isinf(low) or math.isinf(high):

@@ -353,9 +353,9 @@ def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
     tensor([[1., 0., 3.]])
     """
     kept = count.clamp(0, values.shape[1]).long()
-    most = values.shape[1] if values.is_cuda else int(kept.max()) if len(kept) else 0  # on a GPU, a test would block
-    order = gain.topk(most, dim=1) if most < values.shape[1] else gain.sort(dim=1, descending=True, stable=True)
-    chosen = (torch.arange(most, device=values.device) < kept[:, None]) & (order.values > 0)
+    limit = values.shape[1] if values.is_cuda else int(kept.max()) if len(kept) else 0  # on a GPU, a test would block
+    order = gain.topk(limit, dim=1) if limit < values.shape[1] else gain.sort(dim=1, descending=True, stable=True)
+    chosen = (torch.arange(limit, device=values.device) < kept[:, None]) & (order.values > 0)
     return torch.zeros_like(values).scatter_(1, order.indices, values.gather(1, order.indices) * chosen)
 
 

@@ -110,7 +110,7 @@ class AttackState:
         self._leave = leave
         self._rows = np.asarray(rows, dtype=np.int64)
         self._images = np.array(index.tolist(), dtype=np.int64)  # index on the host, for the noise op
-        self._left: set[int] = set()
+        self._departed: set[int] = set()
         self._must_compact = False
         self.in_place = HostCopy.always_arrived(x.device)  # on other devices, earlier iterates await their verdicts
         self._waiting: list[tuple[HostCopy, Tensor, Tensor, npt.NDArray[np.int64], Tensor, Tensor]] = []
@@ -135,7 +135,7 @@ class AttackState:
         taken = rows.cpu().numpy()
         subset._rows, subset._images = self._rows[taken], self._images[taken]
         subset._leave = lambda rows, points, success: None
-        subset._left, subset._waiting, subset._must_compact = set(), [], False
+        subset._departed, subset._waiting, subset._must_compact = set(), [], False
         return subset
 
     @property
@@ -247,7 +247,7 @@ class AttackState:
         while self._waiting and (len(self._waiting) > in_flight or self._waiting[0][0].arrived()):
             copy, x_adv, y, rows, x, budget = self._waiting.pop(0)
             verdicts = copy.wait().numpy()
-            claimed = [int(row) for row in np.flatnonzero(verdicts != ROBUST) if int(rows[row]) not in self._left]
+            claimed = [int(row) for row in np.flatnonzero(verdicts != ROBUST) if int(rows[row]) not in self._departed]
             if not claimed:
                 continue
             chosen = on_device(claimed, x_adv.device)
@@ -262,7 +262,7 @@ class AttackState:
                     fooled.append(i)
             if fooled:
                 fooled_rows = [int(rows[claimed[i]]) for i in fooled]
-                self._left.update(fooled_rows)
+                self._departed.update(fooled_rows)
                 self._must_compact = True
                 self._leave(fooled_rows, points[on_device(fooled, points.device)], True)
 
@@ -283,7 +283,7 @@ class AttackState:
         if not self._must_compact:
             return tensors
         self._must_compact = False
-        staying = ~np.isin(self._rows, np.fromiter(self._left, dtype=np.int64))
+        staying = ~np.isin(self._rows, np.fromiter(self._departed, dtype=np.int64))
         compact = (_fill_holes if self.in_place else _copy_staying)(staying)
         self._rows, self._images = (compact(torch.from_numpy(column)).numpy() for column in (self._rows, self._images))
         self.x, self.y, self.epsilon, self.index = (

@@ -23,14 +23,14 @@ class Best:
         self._in_place = state.in_place
         self.value = torch.full((len(state),), -torch.inf, dtype=torch.float64, device=state.x.device)
 
-    def offer(self, value: Tensor, x_adv: Tensor, *, given: bool = False) -> Tensor:
+    def offer(self, value: Tensor, x_adv: Tensor, *, may_keep: bool = False) -> Tensor:
         """Keep the iterates [B, ...] whose loss [B] rose; return a mask of these rows, bool [B].
 
-        With ``given``, the memory of x_adv may be kept; the next offer then overwrites it.
+        With ``may_keep``, the memory of x_adv may be kept; the next offer then overwrites it.
         """
         better = value > self.value  # false for NaN
         self.value = torch.where(better, value, self.value)
-        if given and self._in_place and bool(better.all()):
+        if may_keep and self._in_place and bool(better.all()):
             self.x = x_adv
         else:
             put_rows(better, x_adv, self.x)

@@ -20,13 +20,13 @@ from ..losses import lead_of_target, targeted_margin
 DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
-def rivals(state: AttackState, most: int | None) -> Tensor:
-    """At most ``most`` classes other than y in order of decreasing clean logit [B, T]; one column if targeted."""
+def rivals(state: AttackState, limit: int | None) -> Tensor:
+    """At most ``limit`` classes other than y in order of decreasing clean logit [B, T]; one column if targeted."""
     logits = state.logits(state.x)
     if logits.shape[1] < 2:
         raise ModelError(f"model: expected at least 2 classes, got {logits.shape[1]}")
     ranking = logits.scatter(1, state.y.unsqueeze(1), -math.inf).argsort(1, descending=True)[:, :-1]
-    return ranking[:, : 1 if state.targeted else most]
+    return ranking[:, : 1 if state.targeted else limit]
 
 
 def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitLoss]]:
