@@ -195,9 +195,9 @@ def read_certification_log(
     (0.25, 'the name of the file', array([3, 2]))
     """
     path = file_path("path", path)
-    given = _check_given(n, alpha, sigma)
+    values = _check_given(n, alpha, sigma)
     if is_run(path):
-        return log_of_run(Run(path), given)
+        return log_of_run(Run(path), values)
     text = read_text_columns(path, reader)
     header, findings = None, list(text.findings)
     try:
@@ -214,19 +214,19 @@ def read_certification_log(
         **text.arrays | {"decimals": decimals},
     )
     if header is not None and header.type.certified == "radius":
-        log = replace(log, **_stored(header, header_path(path).name, given), header=header)
+        log = replace(log, **_stored(header, header_path(path).name, values), header=header)
         log = replace(log, findings=(*findings, *log.findings))
         if log.sampled_by_votes or log.noise != "gaussian":
             return log
-        given = {name: getattr(log, name) for name in ("n", "alpha", "sigma")}
-    origins = dict(log.origins) or dict.fromkeys(given, "given")
-    if "sigma" not in given:
+        values = {name: getattr(log, name) for name in ("n", "alpha", "sigma")}
+    origins = dict(log.origins) or dict.fromkeys(values, "given")
+    if "sigma" not in values:
         value, origin = _sigma_from_name(path)
         if value is not None:
-            given["sigma"], origins["sigma"] = value, origin
+            values["sigma"], origins["sigma"] = value, origin
     usable = (radius > 0) & (radius <= MAX_RADIUS) & (log.prediction >= 0)
-    judgement = _judge(given, origins, PrintedRadii(radius[usable], decimals[usable]))
-    return replace(log, **given, origins=origins, judgement=judgement)
+    judgement = _judge(values, origins, PrintedRadii(radius[usable], decimals[usable]))
+    return replace(log, **values, origins=origins, judgement=judgement)
 
 
 def read_shards(
@@ -247,21 +247,23 @@ def read_shards(
 
 
 def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if n is not None:
-        given["n"] = count("n", n, 10**9)
+        values["n"] = count("n", n, 10**9)
     limits = {"alpha": (alpha, 1e-30, 0.5), "sigma": (sigma, 1e-30, 1e30)}
     for name, (value, low, high) in limits.items():
         if value is None:
             continue
-        given[name] = number(name, value)
-        if not low <= given[name] <= high:
+        values[name] = number(name, value)
+        if not low <= values[name] <= high:
             raise InputError(name, f"a number from {low:g} to {high:g}", value)
-    return given
+    return values
 
 
-def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: Path | None = None) -> CertificationLog:
-    """Read a certify or verify run, in a file or in memory; notes name the values of ``given`` that it contradicts."""
+def log_of_run(
+    run: Run, arguments: Mapping[str, Any] = MappingProxyType({}), path: Path | None = None
+) -> CertificationLog:
+    """Read a certify or verify run, in a file or in memory; notes name the ``arguments`` that it contradicts."""
     path = path or run.path or Path("(in memory)")
     if run.header.type.certified != "radius":
         expected = named(kind for kind in KINDS.values() if kind.certified == "radius")
@@ -282,11 +284,11 @@ def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: 
         votes=run.header.type.class_votes(run),
         header=run.header,
         run=run,
-        **_stored(run.header, "the run", given),
+        **_stored(run.header, "the run", arguments),
     )
 
 
-def _stored(header: Header, origin: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _stored(header: Header, origin: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a log that the header of its run states, with notes on arguments that differ."""
     smoothed, parameters = header.type.smoothed, header.parameters
     names = ("n", "alpha", "sigma")
@@ -298,7 +300,7 @@ def _stored(header: Header, origin: str, given: Mapping[str, Any]) -> dict[str, 
         "origins": dict.fromkeys(names, origin) if smoothed else {},
         "findings": tuple(
             Finding("given", "note", f"{name} {value:,} ignored; {name} of {origin} is {stored}")
-            for name, value in given.items()
+            for name, value in arguments.items()
             if value != (stored := parameters.get(name, "undefined"))
         ),
     }
@@ -352,17 +354,17 @@ def _most_common(counts: _Ints) -> int:
     return int(_MAX_DECIMALS - np.bincount(counts, minlength=_MAX_DECIMALS + 1)[::-1].argmax())
 
 
-def _judge(given: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> Judgement | None:
+def _judge(values: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> Judgement | None:
     """Judge printed radii, with the usual n and alpha unless they are given; None for an unknown sigma.
 
     Usual values complete the given ones, unless other values that are consistent with these are likelier.
     """
-    if "sigma" not in given:
+    if "sigma" not in values:
         return None
-    unknown = {name: usual for name, usual in (("n", USUAL_N), ("alpha", USUAL_ALPHA)) if name not in given}
-    judgement = judge(printed, Parameters(**unknown | given), free=unknown)
+    unknown = {name: usual for name, usual in (("n", USUAL_N), ("alpha", USUAL_ALPHA)) if name not in values}
+    judgement = judge(printed, Parameters(**unknown | values), free=unknown)
     if judgement.holds:
-        given |= unknown
+        values |= unknown
         pile, maximum = judgement.saturation, judgement.assumed.parameters.maximum
         confirmed = "saturated radii agree" if pile is not None and pile.agrees(maximum) else "nothing confirms it"
         origins |= dict.fromkeys(unknown, f"assumed, as usual; {confirmed}")

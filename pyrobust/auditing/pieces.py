@@ -47,11 +47,11 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
     None if the contradictory rows lie everywhere, or if no other parameters for a piece raise the total score far above
     both that of ``fit`` and ``level``, the score of the best parameters for all rows.
     """
-    radii, own = fit.radii, fit.row_scores()
+    radii, own_scores = fit.radii, fit.row_scores()
     if radii.rows < 2 * _MIN_PIECE:
         return None
-    if np.count_nonzero(own < 0) >= _MIN_CONTRADICTORY:
-        dense = _densest(own < 0)
+    if np.count_nonzero(own_scores < 0) >= _MIN_CONTRADICTORY:
+        dense = _densest(own_scores < 0)
         if dense is None:
             return None
         tried = _explanations(radius[dense], decimals[dense], fit.parameters, free)
@@ -59,7 +59,7 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
         tried = _fewer_samples(radius, decimals, fit.parameters)
     best, piece = -np.inf, (0, 0, fit.parameters, fit.parameters)
     for parameters in tried:
-        better = Fit(radii, parameters).row_scores() - own
+        better = Fit(radii, parameters).row_scores() - own_scores
         for scores, inside, outside in (
             (better, parameters, fit.parameters),
             (-better, fit.parameters, parameters),
@@ -120,11 +120,11 @@ def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> lis
         return []
     for rows in (slice(None, half), slice(half, None)):
         radii = PrintedRadii(radius[rows], decimals[rows])
-        largest, own = radii.largest(30), Fit(radii, assumed).score
+        largest, assumed_score = radii.largest(30), Fit(radii, assumed).score
         for n in ROUND_N:
             parameters = replace(assumed, n=n)
             likely = n < assumed.n and Fit(largest, parameters).attainable.mean() > 0.9
-            if likely and Fit(radii, parameters).score > own + BELIEVED:
+            if likely and Fit(radii, parameters).score > assumed_score + BELIEVED:
                 changes.append(parameters)
     return changes
 
