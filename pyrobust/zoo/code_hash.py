@@ -56,8 +56,8 @@ def code_hash(model: Any) -> str:
             parts.add(f"{'' if module_name == '__main__' else module_name} {_encode(statement)}")
             work += [definition for definition in _named(statement, module, name) if _followed(module, definition)]
     digest = hashlib.sha256()
-    for part in sorted(parts):
-        digest.update(hashlib.sha256(part.encode()).digest())
+    for text in sorted(parts):
+        digest.update(hashlib.sha256(text.encode()).digest())
     return digest.hexdigest() if parts else ""
 
 
@@ -130,9 +130,9 @@ def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterato
     values = dict(vars(module))
     for node in ast.walk(statement):
         if isinstance(node, ast.ImportFrom):
-            for place, name, value in _imported_from(node, module):
+            for origin, name, value in _imported_from(node, module):
                 if node is not statement or name == bound:
-                    yield place
+                    yield origin
                 values[name] = value
         elif isinstance(node, ast.Import):
             for alias in node.names:
@@ -149,15 +149,15 @@ def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterato
 
 
 def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[tuple[tuple[str, str], str, Any]]:
-    """Yield (place, name that is bound, value) for each name in an import."""
+    """Yield (origin, name that is bound, value) for each name in an import."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
-    source = ".".join(part for part in (base, node.module) if part)
+    source = ".".join(segment for segment in (base, node.module) if segment)
     for alias in node.names:
         inner = f"{source}.{alias.name}"
-        place = (inner, "") if inner in sys.modules else (source, alias.name)
+        origin = (inner, "") if inner in sys.modules else (source, alias.name)
         value = sys.modules.get(inner, getattr(sys.modules.get(source), alias.name, None))
-        yield place, alias.asname or alias.name, value
+        yield origin, alias.asname or alias.name, value
 
 
 def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

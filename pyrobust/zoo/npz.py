@@ -100,7 +100,7 @@ def read_npz_arrays(path: str | Path, names: Sequence[str], texts: Sequence[str]
 
 def _find_member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
     names = (name, name.upper()) if len(name) == 1 else (name,)
-    members = [info for info in archive.infolist() if info.filename in [f"{known}.npy" for known in names]]
+    members = [info for info in archive.infolist() if info.filename in [f"{stem}.npy" for stem in names]]
     if len(members) != 1:
         present = ", ".join(info.filename.removesuffix(".npy") for info in archive.infolist()[:10]) or "nothing"
         raise FileFormatError(

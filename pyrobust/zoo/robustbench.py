@@ -50,18 +50,18 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
         )
     if not isinstance(files, list):
         path = path if weights is None else file_path("weights", weights)
-        _check_there(path, dataset, threat, name, given=weights is not None)
+        _check_there(path, dataset, threat, name, passed=weights is not None)
         model: nn.Module = entry["model"]()
         _fit(model, path)
         return model.eval()
     if weights is not None:
         raise InputError("weights", f"None for {name}, which has {len(files)} files", repr(str(weights)))
     paths = [Path(f"{path}_m{i}.pt") for i in range(len(files))]
-    for part in paths:
-        _check_there(part, dataset, threat, name)
+    for file in paths:
+        _check_there(file, dataset, threat, name)
     ensemble: Any = entry["model"]()
-    for member, part in zip(ensemble.models, paths, strict=True):
-        _fit(member, part)
+    for member, file in zip(ensemble.models, paths, strict=True):
+        _fit(member, file)
     ensemble.eval()
     result: nn.Module = ensemble
     return result
@@ -81,18 +81,18 @@ def _entry(dataset: str, threat: str, name: str) -> dict[str, Any]:
         choice("model: threat model", threat, tuple(table[dataset]))
     ]
     if name not in models:
-        near = [known for known in models if known.lower().startswith(name.lower()[:4])] or list(models)
-        known = ", ".join(near[:10])
+        near = [other for other in models if other.lower().startswith(name.lower()[:4])] or list(models)
+        examples = ", ".join(near[:10])
         raise InputError(
-            "model", problem=f"expected a model of RobustBench for {dataset}/{threat}, such as {known}; got {name}"
+            "model", problem=f"expected a model of RobustBench for {dataset}/{threat}, such as {examples}; got {name}"
         )
     entry: dict[str, Any] = models[name]
     return entry
 
 
-def _check_there(path: Path, dataset: str, threat: str, name: str, *, given: bool = False) -> None:
+def _check_there(path: Path, dataset: str, threat: str, name: str, *, passed: bool = False) -> None:
     if not path.exists():
-        hint = "" if given else ", or pass the file as weights (--weights)"
+        hint = "" if passed else ", or pass the file as weights (--weights)"
         raise FileFormatError(
             f"{path}: no such file; nothing is downloaded: fetch it with robustbench.load_model({name!r}, "
             f"dataset={dataset!r}, threat_model={threat!r}), which saves it there{hint}"
@@ -113,5 +113,5 @@ def _fit(model: nn.Module, path: Path) -> None:
         tensors,
         path,
         wrappers=_WRAPPERS,
-        ignored=lambda name: name.split(".")[-1] in _CONSTANTS or any(part in name for part in _UNUSED),
+        ignored=lambda name: name.split(".")[-1] in _CONSTANTS or any(word in name for word in _UNUSED),
     )

@@ -86,23 +86,23 @@ def numbered(labels: npt.NDArray[Any], classes: Sequence[str], where: str) -> np
     return np.array([numbers[label] for label in labels.reshape(-1).tolist()], np.int64).reshape(labels.shape)
 
 
-def _array(part: Any, name: str) -> npt.NDArray[Any]:
+def _array(value: Any, name: str) -> npt.NDArray[Any]:
     """Return a tensor, an array or a Pillow picture as an array, channels first."""
-    if isinstance(part, Tensor):
-        return part.detach().cpu().numpy()
-    if hasattr(part, "getbands"):
-        if part.mode not in _MODES:  # an index into a palette, for example, is not a level
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    if hasattr(value, "getbands"):
+        if value.mode not in _MODES:  # an index into a palette, for example, is not a level
             raise InputError(
                 "data",
                 f"pictures of the modes {', '.join(_MODES)}",
-                part.mode,
+                value.mode,
                 "convert them, as by picture.convert('RGB')",
                 where=name,
             )
-        picture = np.asarray(part)
+        picture = np.asarray(value)
         return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
-    tensor = as_tensor(part)  # the numbers of a list become float32
-    return np.asarray(part) if tensor is None else _array(tensor, name)
+    tensor = as_tensor(value)  # the numbers of a list become float32
+    return np.asarray(value) if tensor is None else _array(tensor, name)
 
 
 def _batch(

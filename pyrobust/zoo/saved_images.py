@@ -227,11 +227,11 @@ def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
     x = float_tensor("x", x)
     if x.dim() != 4 or not x.numel():
         raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")
-    given = x.detach().cpu().double()
-    levels = (given * 255).round().clamp(0, 255).nan_to_num(0.0)
-    same = (levels.float() / 255).double() == given
+    exact = x.detach().cpu().double()
+    levels = (exact * 255).round().clamp(0, 255).nan_to_num(0.0)
+    same = (levels.float() / 255).double() == exact
     if not bool(same.all()):
-        value = float(given[~same][0])
+        value = float(exact[~same][0])
         share = float((~same).double().mean())
         raise InputError(
             "x",

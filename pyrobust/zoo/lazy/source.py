@@ -141,7 +141,7 @@ def _in_folder(folder: Path, suffix: str) -> list[Path]:
 def _expand(pattern: str) -> list[str]:
     """Expand braces into names, in order."""
     parts: list[Sequence[str]] = []
-    end = 0
+    last = 0
     for match in _BRACES.finditer(pattern):
         span = _RANGE.fullmatch(match[1])
         if span and int(span[2]) - int(span[1]) < _MAX_FILES:
@@ -151,9 +151,9 @@ def _expand(pattern: str) -> list[str]:
             raise InputError("data", f"at most {_MAX_FILES} files", f"{{{match[1]}}}", where=pattern)
         else:
             choices = match[1].split(",")
-        parts += [[pattern[end : match.start()]], choices]
-        end = match.end()
-    names = ["".join(name) for name in itertools.islice(itertools.product(*parts, [pattern[end:]]), _MAX_FILES + 1)]
+        parts += [[pattern[last : match.start()]], choices]
+        last = match.end()
+    names = ["".join(name) for name in itertools.islice(itertools.product(*parts, [pattern[last:]]), _MAX_FILES + 1)]
     if len(names) > _MAX_FILES:
         raise InputError("data", f"braces that name at most {_MAX_FILES} files", "more", where=pattern)
     return names

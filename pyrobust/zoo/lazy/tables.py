@@ -164,15 +164,15 @@ class _TableSource(Source):
         self.files = files
         self._names = checked_classes(classes)
         self.options = (self.kind, image or "", label or "", *(classes or ()))
-        self._given = image, label
+        self._requested = image, label
         self.image, self.label, self._classes = self._columns(files[0])
 
     def _columns(self, path: Path) -> tuple[str, str, object]:
         """A file's columns of images and labels, and the names of the classes if Hugging Face stored them."""
         with _reading(path):
             schema = self._schema(path)
-        image = _column(schema.names, self._given[0], IMAGE_KEYS, path)
-        label = _column(schema.names, self._given[1], LABEL_KEYS, path)
+        image = _column(schema.names, self._requested[0], IMAGE_KEYS, path)
+        label = _column(schema.names, self._requested[1], LABEL_KEYS, path)
         return image, label, _class_names(schema.metadata, label)
 
     def count(self) -> int:
@@ -203,26 +203,26 @@ class _TableSource(Source):
         """Return the number of rows of a file."""
 
     @abstractmethod
-    def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
+    def _batches(self, path: Path, start: int, skip: int) -> Iterator[tuple[int, int, Any]]:
         """Yield, from a row on, each record batch with its place and the number of rows before it in that place."""
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from a position on."""
-        _, place, skip = position
+        _, start, skip = position
         for number in range(position[0], len(self.files)):
             path = self.files[number]
             with _reading(path):
-                for group, first, batch in self._batches(path, place, skip):
-                    begin = max(0, skip - first) if group == place else 0
+                for group, first, batch in self._batches(path, start, skip):
+                    begin = max(0, skip - first) if group == start else 0
                     if begin >= len(batch):
                         continue
-                    part = batch.slice(begin)
+                    tail = batch.slice(begin)
                     where = f"{path}: {self.kind} {group}, rows from {first + begin}"
-                    labels = _labels(part.column(self.label), f"{where}: {self.label}", self._names)
-                    images = _images(part.column(self.image), f"{where}: {self.image}", rounded)
+                    labels = _labels(tail.column(self.label), f"{where}: {self.label}", self._names)
+                    images = _images(tail.column(self.image), f"{where}: {self.image}", rounded)
                     for row, x in enumerate(images):
                         yield (number, group, first + begin + row), x, labels[row]
-            place = skip = 0
+            start = skip = 0
 
 
 class _ParquetSource(_TableSource):
@@ -237,9 +237,9 @@ class _ParquetSource(_TableSource):
             rows: int = file.metadata.num_rows
             return rows
 
-    def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
+    def _batches(self, path: Path, start: int, skip: int) -> Iterator[tuple[int, int, Any]]:
         with _parquet(path) as file:
-            for group in range(place, file.metadata.num_row_groups):
+            for group in range(start, file.metadata.num_row_groups):
                 first = 0
                 columns = [self.image, self.label]
                 for batch in file.iter_batches(_ROWS, row_groups=[group], columns=columns, use_threads=False):
@@ -259,8 +259,8 @@ class _ArrowSource(_TableSource):
     def _count(self, path: Path) -> int:
         return sum(len(batch) for _, batch in _record_batches(path, 0))
 
-    def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
-        for offset, batch in _record_batches(path, place):
+    def _batches(self, path: Path, start: int, skip: int) -> Iterator[tuple[int, int, Any]]:
+        for offset, batch in _record_batches(path, start):
             for first in range(0, len(batch), _ROWS):
                 yield offset, first, batch.slice(first, _ROWS)
 
@@ -340,10 +340,10 @@ def _column(names: list[str], wanted: str | None, usual: tuple[str, ...], path: 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
     """The class names that Hugging Face's datasets writes into a schema; None if there are none."""
     try:
-        found: object = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+        names: object = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return found
+    return names
 
 
 def _storage(column: Any) -> Any:

@@ -126,7 +126,7 @@ class TarSource(Source):
         pictures = [name for name in ([self.image] if self.image else _PICTURES) if name in parts]
         stem = pictures[0].rpartition(".")[0] if pictures else ""
         choices = [[self.label]] if self.label else [[f"{stem}.cls"], _LABELS]
-        labels = next((found for names in choices if (found := [name for name in names if name in parts])), [])
+        labels = next((present for names in choices if (present := [name for name in names if name in parts])), [])
         if len(pictures) == 1 and labels:
             return pictures[0], labels
         wanted = f".{self.image}" if self.image else "one picture (.png, .jpg, .jpeg)"
@@ -165,15 +165,15 @@ def _number(name: str, text: bytes) -> int | None:
         if name.endswith("cls"):
             return int(text) if re.fullmatch(rb"\s*\d{1,10}\s*", text) else None
         entries = json.loads(text)
-        found = [entries[key] for key in LABEL_KEYS if key in entries] if isinstance(entries, dict) else []
-        return found[0] if len(found) == 1 and type(found[0]) is int else None
+        classes = [entries[key] for key in LABEL_KEYS if key in entries] if isinstance(entries, dict) else []
+        return classes[0] if len(classes) == 1 and type(classes[0]) is int else None
     return None
 
 
-def _content(stream: IO[bytes], place: tuple[int, int], most: int, where: str) -> bytes:
-    offset, size = place
-    if size > most:
-        raise FileFormatError(f"{where}: expected at most {most} bytes, got {size}")
+def _content(stream: IO[bytes], span: tuple[int, int], limit: int, where: str) -> bytes:
+    offset, size = span
+    if size > limit:
+        raise FileFormatError(f"{where}: expected at most {limit} bytes, got {size}")
     stream.seek(offset)
     return stream.read(size)
 
@@ -185,7 +185,7 @@ def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str
     """
     start, key, parts = 0, "", dict[str, tuple[int, int]]()
     for offset, name, size in _members(stream, path):
-        place = stream.tell(), size
+        span = stream.tell(), size
         prefix, extension = _split(name)
         if extension.rpartition(".")[2] in _PICKLES:
             raise FileFormatError(
@@ -200,7 +200,7 @@ def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str
             start, key, parts = offset, prefix, {}
         if extension in parts:
             raise FileFormatError(f"{path}: {name}: expected it once, got it twice; write each member once")
-        parts[extension] = place
+        parts[extension] = span
     if parts:
         yield start, key, parts
 
