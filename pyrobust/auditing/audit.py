@@ -21,7 +21,7 @@ from pyrobust.auditing.check_rows import (
     minimum_size,
 )
 from pyrobust.auditing.check_run import check_run
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.auditing.metrics import CertificationMetrics, certification_metrics
 from pyrobust.auditing.version_promises import version_notes
 from pyrobust.checks import summary
@@ -46,7 +46,7 @@ class Audit(Tabular):
 
     log: CertificationLog
     counted: CertificationLog
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     metrics: CertificationMetrics
 
     def __repr__(self) -> str:
@@ -55,19 +55,19 @@ class Audit(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each finding."""
-        columns = columns_of(self.findings, Finding.__dataclass_fields__)
+        columns = columns_of(self.findings, AuditFinding.__dataclass_fields__)
         return columns | {"lines": [list(lines) for lines in columns["lines"]]}
 
     def _attributes(self) -> dict[str, Any]:
         return {"path": str(self.log.path), "exit_status": self.exit_status}
 
     @property
-    def faults(self) -> list[Finding]:
+    def faults(self) -> list[AuditFinding]:
         """Findings that no log that is what it claims to be can have."""
         return [finding for finding in self.findings if finding.severity == "fault"]
 
     @property
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[AuditFinding]:
         """All other findings, for people who use the log's figures."""
         return [finding for finding in self.findings if finding.severity == "note"]
 
@@ -170,7 +170,7 @@ def audit_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _vote_notes(log: CertificationLog, metrics: CertificationMetrics, in_doubt: bool) -> Iterator[Finding]:
+def _vote_notes(log: CertificationLog, metrics: CertificationMetrics, in_doubt: bool) -> Iterator[AuditFinding]:
     if metrics.survival is None:
         reason = "n, alpha or sigma in doubt"
         if not log.smoothed:
@@ -180,14 +180,16 @@ def _vote_notes(log: CertificationLog, metrics: CertificationMetrics, in_doubt: 
         elif not in_doubt:
             unknown = [name for name in ("n", "alpha", "sigma") if getattr(log, name) is None]
             reason = f"{', '.join(unknown)} unknown"
-        yield Finding("no-votes", "note", f"no metrics of votes (survival of p_A): {reason}")
+        yield AuditFinding("no-votes", "note", f"no metrics of votes (survival of p_A): {reason}")
     elif metrics.votes is not None:
         least, most = metrics.votes
         source = "exact" if log.votes is not None else "derived from printed radii"
-        yield Finding("votes", "note", f"certified images have n_A from {least:,} to {most:,} of n {log.n:,}, {source}")
+        yield AuditFinding(
+            "votes", "note", f"certified images have n_A from {least:,} to {most:,} of n {log.n:,}, {source}"
+        )
 
 
-def _subset_notes(log: CertificationLog, metrics: CertificationMetrics) -> Iterator[Finding]:
+def _subset_notes(log: CertificationLog, metrics: CertificationMetrics) -> Iterator[AuditFinding]:
     """For a log of only some of the images, note the confidence interval of the accuracy on all images."""
     whole, name = minimum_size(distinct_indices(log)), ""
     if log.header is not None:
@@ -200,7 +202,7 @@ def _subset_notes(log: CertificationLog, metrics: CertificationMetrics) -> Itera
         return
     rate = metrics.accuracy
     images = f"{len(log):,} images{name}" if name else f"{len(log):,} of {whole:,} images"
-    yield Finding(
+    yield AuditFinding(
         "subset",
         "note",
         f"{images}: accuracy {100 * rate.value:.1f} %; {100 * rate.lower:.1f} to {100 * rate.upper:.1f} % on all "

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.auditing.formulas import Parameters
-from pyrobust.auditing.judgement import Judgement, judge
+from pyrobust.auditing.judgement import ParameterJudgement, judge
 from pyrobust.auditing.log_reader import LogReader, read_text_columns
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N
@@ -93,10 +93,10 @@ class CertificationLog(Tabular):
     votes: _Ints | None = None
     lines: _Ints | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[AuditFinding, ...] = ()
     header: Header | None = None
     run: Run | None = None
-    judgement: Judgement | None = None
+    judgement: ParameterJudgement | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -203,7 +203,7 @@ def read_certification_log(
     try:
         header = read_log_header(path)
     except ValueError as error:
-        findings.append(Finding("header", "fault", f"{header_path(path).name} is not used: {error}"))
+        findings.append(AuditFinding("header", "fault", f"{header_path(path).name} is not used: {error}"))
     radius, decimals = text.arrays["radius"], _printed_decimals(text.arrays["radius"], text.arrays["decimals"])
     log = CertificationLog(
         path=path,
@@ -299,7 +299,7 @@ def _stored(header: Header, origin: str, arguments: Mapping[str, Any]) -> dict[s
         "noise": parameters["noise"] if smoothed else "",
         "origins": dict.fromkeys(names, origin) if smoothed else {},
         "findings": tuple(
-            Finding("given", "note", f"{name} {value:,} ignored; {name} of {origin} is {stored}")
+            AuditFinding("given", "note", f"{name} {value:,} ignored; {name} of {origin} is {stored}")
             for name, value in arguments.items()
             if value != (stored := parameters.get(name, "undefined"))
         ),
@@ -354,7 +354,7 @@ def _most_common(counts: _Ints) -> int:
     return int(_MAX_DECIMALS - np.bincount(counts, minlength=_MAX_DECIMALS + 1)[::-1].argmax())
 
 
-def _judge(values: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> Judgement | None:
+def _judge(values: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> ParameterJudgement | None:
     """Judge printed radii, with the usual n and alpha unless they are given; None for an unknown sigma.
 
     Usual values complete the given ones, unless other values that are consistent with these are likelier.

@@ -11,7 +11,7 @@ from scipy import special
 
 from pyrobust.auditing.certification_log import MAX_RADIUS, CertificationLog
 from pyrobust.auditing.check_rows import row_fault
-from pyrobust.auditing.findings import Finding, format_rows
+from pyrobust.auditing.findings import AuditFinding, format_rows
 from pyrobust.auditing.formulas import Parameters
 from pyrobust.auditing.piles import pile_evidence
 
@@ -24,7 +24,7 @@ _WIDTHS, _MIN_ROWS = (0.5, 1.0, 2.0), 10
 _ABOVE = 3
 
 
-def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
+def check_abstentions(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag classes with radius 0, and abstentions that were written as small certificates or removed.
 
     For any classifier, vote counts just below the smallest certified one are about as frequent as those just above it
@@ -47,7 +47,7 @@ def _zeros(
     zero: npt.NDArray[np.bool_],
     abstained: int,
     parameters: Parameters | None,
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Flag rows with radius 0, since radii that print as 0 are as rare as the next larger ones."""
     count = int(zero.sum())
     unit = float(10.0 ** -float(log.decimals[zero].min())) if log.decimals is not None else 0.0
@@ -71,10 +71,10 @@ def _zeros(
         yield row_fault(log, "abstained-class", zero, problem, "probably abstentions, which have predict -1")
     elif (count >= 3 and smallest > 2.5 * unit) or evidence > _PROBABLE:
         message = f"{problem}: {format_rows(count)}; an abstention has predict -1"
-        yield Finding("abstained-class", "note", message)
+        yield AuditFinding("abstained-class", "note", message)
 
 
-def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[Finding]:
+def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[AuditFinding]:
     positive = (log.radius > 0) & (log.radius <= MAX_RADIUS) & (log.prediction >= 0)
     radius = np.sort(log.radius[positive])
     unit = 10.0 ** -float(log.decimals[positive].min()) if log.decimals is not None and positive.any() else 1.0
@@ -106,7 +106,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
         )
     if reasons:
         message = f"no abstentions, but {' and '.join(reasons)}: probably abstentions were certified, or left out"
-        yield Finding("abstentions", "fault" if max(best, surprise) > _CERTAIN else "note", message)
+        yield AuditFinding("abstentions", "fault" if max(best, surprise) > _CERTAIN else "note", message)
 
 
 def _surprise(correct: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:

@@ -10,7 +10,7 @@ from scipy import special
 
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.check_rows import first_rows, row_fault
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 
 _Ints = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
@@ -25,7 +25,7 @@ _CLUSTERED = 0.05
 _DISTINCT = 0.5
 
 
-def check_copies(log: CertificationLog) -> Iterator[Finding]:
+def check_copies(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag rows that repeat label, prediction, radius and time of others, and blocks repeated with different times."""
     rows = np.flatnonzero(first_rows(log))
     if len(rows) < _MIN_ROWS or not log.smoothed:
@@ -46,7 +46,7 @@ def check_copies(log: CertificationLog) -> Iterator[Finding]:
     if seconds is None or log.run is not None:
         return
     if (seconds == seconds[0]).all() and seconds[0] > 0:
-        yield Finding("time", "note", f"all times are {seconds[0]:g} s")
+        yield AuditFinding("time", "note", f"all times are {seconds[0]:g} s")
         return
     times = _code(seconds)
     if int(times.max()) < _DISTINCT * len(times):

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from pyrobust.auditing.candidates import ROUND_N, ROUND_SIGMA, oddness
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.check_rows import row_fault
-from pyrobust.auditing.findings import Finding, format_rows
+from pyrobust.auditing.findings import AuditFinding, format_rows
 from pyrobust.auditing.fit import Fit
 from pyrobust.auditing.formulas import Parameters
-from pyrobust.auditing.judgement import BELIEVED, Judgement, explain_rest
+from pyrobust.auditing.judgement import BELIEVED, ParameterJudgement, explain_rest
 from pyrobust.auditing.pieces import Change, find_change
 from pyrobust.auditing.piles import Pile
 from pyrobust.auditing.saturation import Saturation
@@ -34,7 +34,7 @@ _UNTRIED = (
 _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
-def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) -> Iterator[Finding]:
+def check_judgement(log: CertificationLog, judgement: ParameterJudgement, usable: _Mask) -> Iterator[AuditFinding]:
     """Report what contradicts the assumed parameters, as a fault only if no unstated parameter explains it."""
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
@@ -118,7 +118,7 @@ def list_explanations(fits: Sequence[Fit], assumed: Parameters) -> str:
     return ", ".join(listed[:_LISTED]) + more
 
 
-def _explained(judgement: Judgement, severity: Literal["fault", "note"]) -> Finding:
+def _explained(judgement: ParameterJudgement, severity: Literal["fault", "note"]) -> AuditFinding:
     assumed, fits = judgement.assumed, judgement.explanations
     parameters = assumed.parameters
     reasons = _reasons(assumed)
@@ -138,36 +138,36 @@ def _explained(judgement: Judgement, severity: Literal["fault", "note"]) -> Find
             message += f". Pass what is true, such as {options}"
         if all(fit.contradicted for fit in fits):
             message += f". {_UNTRIED}"
-    return Finding("parameters", severity, message)
+    return AuditFinding("parameters", severity, message)
 
 
-def _unexplained(fit: Fit, severity: Literal["fault", "note"]) -> Finding:
+def _unexplained(fit: Fit, severity: Literal["fault", "note"]) -> AuditFinding:
     message = (
         f"radii contradict {fit.parameters}: {_reasons(fit)}; no n, alpha, sigma or formula that was tried gives all. "
         f"{_UNTRIED}"
     )
-    return Finding("parameters", severity, message)
+    return AuditFinding("parameters", severity, message)
 
 
-def _mixed(log: CertificationLog, usable: _Mask, fit: Fit, alternatives: Sequence[Fit]) -> Finding:
+def _mixed(log: CertificationLog, usable: _Mask, fit: Fit, alternatives: Sequence[Fit]) -> AuditFinding:
     rows = (log.index if log.lines is None else log.lines)[usable][fit.unexplained[fit.radii.inverse]]
     message = (
         f"rows of two kinds: {fit.radii.rows - alternatives[0].radii.rows:,} radii are explained by {fit.parameters}, "
         f"the other {alternatives[0].radii.rows:,} are explained by {list_explanations(alternatives, fit.parameters)}"
     )
-    return Finding("parameters", "fault", message, tuple(rows[:100].tolist()))
+    return AuditFinding("parameters", "fault", message, tuple(rows[:100].tolist()))
 
 
-def _saturated(fit: Fit, piles: Sequence[Pile]) -> Finding:
+def _saturated(fit: Fit, piles: Sequence[Pile]) -> AuditFinding:
     pile = piles[-1]
     message = (
         f"{pile.rows:,} rows share the radius {pile.radius:g}, and none reaches the maximum, "
         f"{fit.parameters.maximum:.6g} for {fit.parameters}: n, alpha or sigma may differ"
     )
-    return Finding("parameters", "note", message)
+    return AuditFinding("parameters", "note", message)
 
 
-def _change(log: CertificationLog, usable: _Mask, change: Change) -> Finding:
+def _change(log: CertificationLog, usable: _Mask, change: Change) -> AuditFinding:
     numbers, noun = (log.index, "indices") if log.lines is None else (log.lines, "lines")
     rows = numbers[usable]
     inside, outside = change.piece[0].parameters, change.others[0].parameters
@@ -176,10 +176,12 @@ def _change(log: CertificationLog, usable: _Mask, change: Change) -> Finding:
         f"change within the file: {noun} {int(rows[change.start]):,} to {int(rows[change.stop - 1]):,} are explained "
         f"by {piece} radii, the other rows by {others}"
     )
-    return Finding("change", "fault", message, tuple(rows[change.start : change.stop][:100].tolist()))
+    return AuditFinding("change", "fault", message, tuple(rows[change.start : change.stop][:100].tolist()))
 
 
-def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached: Sequence[Pile]) -> Iterator[Finding]:
+def _rows(
+    log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached: Sequence[Pile]
+) -> Iterator[AuditFinding]:
     """Flag rows that the parameters do not give although they explain the other rows."""
     parameters, printed = fit.parameters, fit.radii
 
@@ -198,7 +200,7 @@ def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached:
     if not certain and fit.contradicted and (above | unattainable).any() and not (fit.beyond & impossible).any():
         number = format_rows(int((above | unattainable).sum()))
         message = f"{number} contradict {parameters}, which nothing confirms; pass --n and --alpha to judge them"
-        yield Finding("parameters", "note", message)
+        yield AuditFinding("parameters", "note", message)
         return
     if above.any():
         problem = f"radius up to {float(log.radius[above].max()):g}, above the maximum {parameters.maximum:.6g}"
@@ -210,7 +212,7 @@ def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached:
             continue
         beside = f"{pile_found.beside:,} with as many different votes beside {'it' if pile_found.rows == 1 else 'them'}"
         message = f"{pile_found.rows:,} equal radii of {pile_found.radius:g}, {beside}: only the maximum can pile up"
-        yield Finding("pile", "fault", message + _origin_of(pile_found, parameters))
+        yield AuditFinding("pile", "fault", message + _origin_of(pile_found, parameters))
 
 
 def _origin_of(pile: Pile, parameters: Parameters) -> str:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from pyrobust.auditing.certification_log import MAX_RADIUS, CertificationLog
 from pyrobust.auditing.check_judgement import check_judgement
 from pyrobust.auditing.check_rows import first_rows, row_fault
-from pyrobust.auditing.findings import Finding, format_rows
-from pyrobust.auditing.judgement import Judgement
+from pyrobust.auditing.findings import AuditFinding, format_rows
+from pyrobust.auditing.judgement import ParameterJudgement
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import ROUNDING, USUAL_ALPHA, USUAL_N
 from pyrobust.metrics.votes import attainable_radii, maximum_radius
@@ -32,7 +32,7 @@ _MAX_TABLE = 10**6
 _LIKELY_PILE, _CLEAR_PILE, _BELOW_MAXIMUM = 10, 20, 3
 
 
-def check_numbers(log: CertificationLog) -> Iterator[Finding]:
+def check_numbers(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag NaN, infinite and negative radii, and abstentions with a radius."""
     infinite = np.abs(log.radius) > MAX_RADIUS
     abstained = (log.radius > 0) & ~infinite & (log.prediction < 0)
@@ -74,7 +74,7 @@ def usable_rows(log: CertificationLog) -> CertificationLog:
     return replace(log, **{name: column[keep] for name, column in columns.items()})
 
 
-def check_certificates(log: CertificationLog) -> Iterator[Finding]:
+def check_certificates(log: CertificationLog) -> Iterator[AuditFinding]:
     """Check that printed radii are attainable at n, alpha and sigma; `check_run` checks runs by their votes."""
     if not log.smoothed or log.decimals is None:
         return
@@ -82,18 +82,18 @@ def check_certificates(log: CertificationLog) -> Iterator[Finding]:
     printed = PrintedRadii(log.radius[usable], log.decimals[usable])
     if printed.precision:
         message = f"radii are {printed.precision} numbers, rounded by up to a part in {_PARTS[printed.precision]:,}"
-        yield Finding("precision", "note", message)
+        yield AuditFinding("precision", "note", message)
     if log.judgement is None:
         check = _check_without_sigma(log, printed) if log.sigma is None else _check_maximum(log, usable)
         yield from check
         return
     yield from check_judgement(log, log.judgement, usable)
     sigma = log.judgement.assumed.parameters.sigma
-    yield Finding("sigma", "note", f"sigma {sigma:g}: {log.origins.get('sigma', 'given')}")
+    yield AuditFinding("sigma", "note", f"sigma {sigma:g}: {log.origins.get('sigma', 'given')}")
     yield from _notes(log, log.judgement)
 
 
-def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterator[Finding]:
+def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterator[AuditFinding]:
     """Judge radii against the largest pile, which lies at the maximum or a few votes below it."""
     message, pile = "sigma unknown: pass --sigma to check radii and count votes", printed.saturation()
     if pile is not None and pile.rows >= _LIKELY_PILE:
@@ -112,10 +112,10 @@ def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterat
                     f"have {pile.radius:g}"
                 )
                 yield row_fault(log, "above-maximum", above, problem)
-    yield Finding("sigma-unknown", "note", message)
+    yield AuditFinding("sigma-unknown", "note", message)
 
 
-def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[Finding]:
+def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[AuditFinding]:
     """Check printed radii of other noise or a sequential run against the radius that n unanimous votes certify."""
     if log.n is None or log.alpha is None or log.sigma is None or log.header is None or log.decimals is None:
         return
@@ -129,7 +129,7 @@ def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[Finding]:
         yield row_fault(log, "above-maximum", above, problem)
 
 
-def _notes(log: CertificationLog, judgement: Judgement) -> Iterator[Finding]:
+def _notes(log: CertificationLog, judgement: ParameterJudgement) -> Iterator[AuditFinding]:
     """Note rounding and saturation under the assumed parameters, and which of these nobody stated."""
     fit = judgement.assumed
     if judgement.innocent is not fit:
@@ -138,14 +138,14 @@ def _notes(log: CertificationLog, judgement: Judgement) -> Iterator[Finding]:
     rounded_up = (fit.radii.value > parameters.maximum * (1 + ROUNDING)) & ~fit.beyond
     if rounded_up.any():
         rows = format_rows(int(fit.radii.count[rounded_up].sum()))
-        yield Finding(
+        yield AuditFinding(
             "rounded-up", "note", f"radii rounded to nearest: {rows} above the maximum, {parameters.maximum:.6g}"
         )
     pile = judgement.saturation
     if pile is not None and pile.agrees(parameters.maximum):
         message = pile.describe(parameters.n, parameters.alpha, parameters.sigma)
-        yield Finding("saturation", "note", message)
+        yield AuditFinding("saturation", "note", message)
     assumed = [name for name in ("n", "alpha") if "assumed" in log.origins.get(name, "given")]
     if assumed:
         values = ", ".join(f"{name} {getattr(log, name):,}" for name in assumed if getattr(log, name) is not None)
-        yield Finding("assumed", "note", f"{values}: {log.origins[assumed[0]]}")
+        yield AuditFinding("assumed", "note", f"{values}: {log.origins[assumed[0]]}")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy import optimize, special
 
 from pyrobust.auditing.certification_log import CertificationLog
-from pyrobust.auditing.findings import Finding, format_rows, list_numbers, rows_fault
+from pyrobust.auditing.findings import AuditFinding, format_rows, list_numbers, rows_fault
 from pyrobust.runs.parameters import chosen_indices
 
 _Mask = npt.NDArray[np.bool_]
@@ -32,7 +32,7 @@ KNOWN_SIZES = {
 }
 
 
-def row_fault(log: CertificationLog, kind: str, rows: _Mask, problem: str, consequence: str = "") -> Finding:
+def row_fault(log: CertificationLog, kind: str, rows: _Mask, problem: str, consequence: str = "") -> AuditFinding:
     """Return the fault of the rows that a mask [N] selects, with their line numbers (for a run, indices)."""
     numbers, noun = (log.index, "index") if log.lines is None else (log.lines, "line")
     return rows_fault(kind, numbers[rows], problem, noun, consequence)
@@ -56,7 +56,7 @@ def distinct_indices(log: CertificationLog) -> npt.NDArray[np.int64]:
     return index
 
 
-def check_indices(log: CertificationLog) -> Iterator[Finding]:
+def check_indices(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag duplicate, unordered and missing images; note strides and subsets."""
     first = first_rows(log)
     if not first.all():
@@ -72,25 +72,27 @@ def check_indices(log: CertificationLog) -> Iterator[Finding]:
     yield from _text_coverage(distinct_indices(log))
 
 
-def check_coverage(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
+def check_coverage(parameters: dict[str, Any], images: int) -> Iterator[AuditFinding]:
     """Note which part of the data set a run with these parameters does not cover."""
     expected = len(chosen_indices(parameters))
     if images < expected:
-        yield Finding("unfinished", "note", f"unfinished run: {images:,} of {expected:,} images")
+        yield AuditFinding("unfinished", "note", f"unfinished run: {images:,} of {expected:,} images")
     if parameters["shard"] is not None:
-        yield Finding("shard", "note", "shard {} of {}; merge all shards for the sweep".format(*parameters["shard"]))
+        yield AuditFinding(
+            "shard", "note", "shard {} of {}; merge all shards for the sweep".format(*parameters["shard"])
+        )
     if parameters["skip"] > 1:
-        yield Finding("stride", "note", f"one image in {parameters['skip']:,}")
+        yield AuditFinding("stride", "note", f"one image in {parameters['skip']:,}")
 
 
-def _text_coverage(index: npt.NDArray[np.int64]) -> Iterator[Finding]:
+def _text_coverage(index: npt.NDArray[np.int64]) -> Iterator[AuditFinding]:
     steps = np.diff(index)
     if not len(steps):
         return
     values, counts = np.unique(steps, return_counts=True)
     stride = int(values[counts.argmax()])
     if 2 * counts.max() <= len(steps):
-        yield Finding("irregular", "note", "irregular indices, without a common stride: an arbitrary subset")
+        yield AuditFinding("irregular", "note", "irregular indices, without a common stride: an arbitrary subset")
         return
     off_stride = steps % stride != 0
     missing = steps // stride - 1 + off_stride
@@ -99,16 +101,16 @@ def _text_coverage(index: npt.NDArray[np.int64]) -> Iterator[Finding]:
         total = int(missing.sum())
         listed = list_numbers(examples, total, "index")
         message = f"{total:,} missing {'image' if total == 1 else 'images'} ({listed})"
-        yield Finding("missing", "fault", message + (f" at a stride of {stride:,}" if stride > 1 else ""))
+        yield AuditFinding("missing", "fault", message + (f" at a stride of {stride:,}" if stride > 1 else ""))
     yield from _missing_at_end(index, stride)
     if stride > 1:
         size = minimum_size(index)
-        yield Finding("stride", "note", f"every {stride:,}th image: {len(index):,} of about {size:,}")
+        yield AuditFinding("stride", "note", f"every {stride:,}th image: {len(index):,} of about {size:,}")
     if index[0] >= stride:
-        yield Finding("start", "note", f"first index {int(index[0]):,}: part of a data set")
+        yield AuditFinding("start", "note", f"first index {int(index[0]):,}: part of a data set")
 
 
-def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Finding]:
+def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[AuditFinding]:
     """Flag a log that ends shortly before the end of a data set of known size, unless its image count is round."""
     last = int(index[-1])
     size = min((size for size in KNOWN_SIZES if size > last), default=0)
@@ -117,7 +119,7 @@ def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Findi
     if 0 < missing < _MISSING_AT_END * len(expected) and count % 100:
         listed = list_numbers(list(expected[count:][:_MAX_LINES]), missing, "index")
         images = f"{missing:,} missing {'image' if missing == 1 else 'images'} at the end ({listed})"
-        yield Finding("missing", "fault", f"{images} of {size:,}, the size of {KNOWN_SIZES[size]}")
+        yield AuditFinding("missing", "fault", f"{images} of {size:,}, the size of {KNOWN_SIZES[size]}")
 
 
 def minimum_size(index: npt.NDArray[np.int64]) -> int:
@@ -132,7 +134,7 @@ def minimum_size(index: npt.NDArray[np.int64]) -> int:
     return int(index[-1]) + int(values[counts.argmax()])
 
 
-def check_classes(log: CertificationLog) -> Iterator[Finding]:
+def check_classes(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag labels and predictions that are not classes, or are not among the classes of the other rows."""
     classes = None if log.header is None else int(log.header.parameters["num_classes"])
     for kind, column, lowest, problem in (
@@ -160,10 +162,10 @@ def check_classes(log: CertificationLog) -> Iterator[Finding]:
             if outside.sum() <= max(1, _STRAY * len(log)):
                 yield row_fault(log, kind, outside, problem)
             else:
-                yield Finding("classes", "note", f"{problem}: {format_rows(int(outside.sum()))}")
+                yield AuditFinding("classes", "note", f"{problem}: {format_rows(int(outside.sum()))}")
 
 
-def check_numbering(log: CertificationLog) -> Iterator[Finding]:
+def check_numbering(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag labels numbered from 1 beside predictions from 0, or the reverse; note classes in another order."""
     rows = (log.prediction >= 0) & (log.label >= 0)
     label, prediction = log.label[rows], log.prediction[rows]
@@ -174,7 +176,7 @@ def check_numbering(log: CertificationLog) -> Iterator[Finding]:
         shifted = int((label == prediction + shift).sum())
         if shifted > max(_MIN_NUMBERED, 4 * correct, 0.4 * len(label)):
             share, shifted_share = 100 * correct / len(label), 100 * shifted / len(label)
-            yield Finding(
+            yield AuditFinding(
                 "numbering",
                 "fault",
                 f"labels {int(label.min())} to {int(label.max())} beside predictions {int(prediction.min())} to "
@@ -192,7 +194,7 @@ def check_numbering(log: CertificationLog) -> Iterator[Finding]:
             f"predict == label in {100 * correct / len(label):.0f} % of rows, in {100 * best / len(label):.0f} % with "
             "labels in another order: the classes are probably numbered in two ways"
         )
-        yield Finding("numbering", "note", message)
+        yield AuditFinding("numbering", "note", message)
 
 
 def _last_class(values: npt.NDArray[np.int64]) -> int:
@@ -214,14 +216,14 @@ def _last_class(values: npt.NDArray[np.int64]) -> int:
     return int(classes[-1]) if len(classes) else -1
 
 
-def check_correct(log: CertificationLog) -> Iterator[Finding]:
+def check_correct(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag values of the column ``correct`` that contradict predict == label, from which all metrics are computed."""
     correct, written = log.is_correct, log.correct
     if np.array_equal(written, correct):
         return
     cumulative = _cumulative(correct, written)
     if cumulative:
-        yield Finding(
+        yield AuditFinding(
             "cumulative-correct",
             "fault",
             f"column correct is cumulative: {cumulative}; predict == label is used instead",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyrobust.auditing.findings import Finding, rows_fault
+from pyrobust.auditing.findings import AuditFinding, rows_fault
 from pyrobust.errors import InputError
 from pyrobust.runs.run import Run
 
 
-def check_run(run: Run) -> Iterator[Finding]:
+def check_run(run: Run) -> Iterator[AuditFinding]:
     """Flag rows of a run whose derived columns do not follow from its votes, limits or verdicts.
 
     The columns are recomputed by the functions that wrote them. What does not follow from the file (logits, bounds and
@@ -19,7 +19,7 @@ def check_run(run: Run) -> Iterator[Finding]:
     try:
         differing = list(run.header.type.contradictions(run))
     except InputError as error:  # a value that the functions refuse, such as a probability of 1
-        yield Finding("derived", "fault", f"columns that cannot be computed again: {error}")
+        yield AuditFinding("derived", "fault", f"columns that cannot be computed again: {error}")
         return
     for kind, rows, problem in differing:
         if rows.any():

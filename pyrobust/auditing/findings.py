@@ -14,7 +14,7 @@ _PLURALS = {"line": "lines", "index": "indices"}
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """A fault of a log, or a note for people who use its figures.
 
     Attributes:
@@ -59,7 +59,9 @@ def format_rows(count: int) -> str:
     return f"{count:,} {'row' if count == 1 else 'rows'}"
 
 
-def rows_fault(kind: str, numbers: npt.NDArray[np.int64], problem: str, noun: str, consequence: str = "") -> Finding:
+def rows_fault(
+    kind: str, numbers: npt.NDArray[np.int64], problem: str, noun: str, consequence: str = ""
+) -> AuditFinding:
     """Return the fault of rows with these line numbers or indices.
 
     >>> rows_fault("nan", np.array([7]), "NaN radius", "line").message
@@ -67,4 +69,4 @@ def rows_fault(kind: str, numbers: npt.NDArray[np.int64], problem: str, noun: st
     """
     lines = tuple(numbers[:_MAX_LINES].tolist())
     message = f"{problem}: {format_rows(len(numbers))} ({list_numbers(lines, len(numbers), noun)})"
-    return Finding(kind, "fault", f"{message}; {consequence}" if consequence else message, lines)
+    return AuditFinding(kind, "fault", f"{message}; {consequence}" if consequence else message, lines)

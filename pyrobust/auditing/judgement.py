@@ -26,7 +26,7 @@ _FULLY_JUDGED = 50
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class ParameterJudgement:
     """Judgement of assumed parameters from printed radii.
 
     Attributes:
@@ -56,7 +56,7 @@ class Judgement:
         return self.innocent is self.assumed and self.spoils_few and best <= self.assumed.score + BELIEVED
 
 
-def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> Judgement:
+def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> ParameterJudgement:
     """Judge whether the assumed parameters explain the radii; otherwise find parameters that do.
 
     Args:
@@ -66,14 +66,14 @@ def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) ->
     """
     current, pile = Fit(radii, assumed), radii.saturation()
     if not radii.rows:
-        return Judgement(current, (), current, None, frozenset(free))
+        return ParameterJudgement(current, (), current, None, frozenset(free))
     others = explain(radii, assumed, free) if current.contradicted else _fewer_samples(radii, assumed, current)
     better = [fit for fit in others if fit.score > current.score + _CLEARLY]
     innocents = [fit for fit in better if is_innocent(fit.parameters, assumed, free)]
     innocent = max([current, *innocents], key=lambda fit: fit.score)
     best = max((fit.score for fit in better), default=current.score)
     fitting = tuple(fit for fit in better if fit.score >= best - AS_WELL) if best > current.score else ()
-    return Judgement(current, fitting, innocent, pile, frozenset(free))
+    return ParameterJudgement(current, fitting, innocent, pile, frozenset(free))
 
 
 def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> bool:

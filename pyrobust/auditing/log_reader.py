@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
 from pyrobust.errors import FileFormatError, InputTypeError
 from pyrobust.runs.kinds import KINDS
@@ -54,7 +54,7 @@ class TextColumns:
     """
 
     arrays: dict[str, Any]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
 
 
 def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumns:
@@ -72,7 +72,7 @@ def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumn
     (array([0.377]), array([3]), 'truncated')
     """
     _check_file(path)
-    findings: list[Finding] = []
+    findings: list[AuditFinding] = []
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     try:
         with path.open("rb") if reader is None else io.BytesIO(_translated(path, reader)) as file:
@@ -127,7 +127,7 @@ def _check_file(path: Path) -> None:
         raise FileFormatError(f"{path}: expected a log of at most {MAX_LOG_BYTES} bytes, got {size}")
 
 
-def _parse_header(line: bytes, findings: list[Finding]) -> list[str]:
+def _parse_header(line: bytes, findings: list[AuditFinding]) -> list[str]:
     """Return the column names of line 1."""
     try:
         text = line.decode("utf-8-sig")
@@ -161,13 +161,13 @@ def _parse_header(line: bytes, findings: list[Finding]) -> list[str]:
     extra = [name for name in names if name not in _COLUMNS]
     if extra:
         shown = ", ".join(map(repr, extra[:5])) + (" …" if len(extra) > 5 else "")
-        findings.append(Finding("extra-columns", "note", f"ignored columns: {shown}"))
+        findings.append(AuditFinding("extra-columns", "note", f"ignored columns: {shown}"))
     if not line.endswith(b"\n"):
         raise ValueError("line 1: incomplete; the file is truncated")
     return names
 
 
-def _blocks(file: Any, names: list[str], findings: list[Finding]) -> Iterator[bytes]:
+def _blocks(file: Any, names: list[str], findings: list[AuditFinding]) -> Iterator[bytes]:
     """Yield the rest of a file in blocks of whole lines, without an incomplete last line."""
     width, last_line = len(names), b""
     carry, piece = b"", file.read(_BLOCK)
@@ -206,14 +206,14 @@ def _is_complete(line: bytes, previous: bytes, names: list[str]) -> bool:
     return names[-1] == "time" or (bool(model) and len(field) >= len(model))
 
 
-def _report_truncated(line: bytes, findings: list[Finding]) -> None:
+def _report_truncated(line: bytes, findings: list[AuditFinding]) -> None:
     _check_text(line)
     shown = line[:60].decode("utf-8", "replace")
     message = f"the last line is incomplete, so the file is truncated; the line is not counted: {shown!r}"
-    findings.append(Finding("truncated", "fault", message))
+    findings.append(AuditFinding("truncated", "fault", message))
 
 
-def _strip_end(block: bytes, width: int, findings: list[Finding], truncated: bool) -> bytes:
+def _strip_end(block: bytes, width: int, findings: list[AuditFinding], truncated: bool) -> bytes:
     """Drop blank lines at the end of the file and, unless ``truncated``, a last line with too few fields."""
     stripped = block.rstrip(b"\r\n")
     if not stripped:
@@ -222,7 +222,7 @@ def _strip_end(block: bytes, width: int, findings: list[Finding], truncated: boo
     fields = stripped[start:].split(b"\t")
     if len(fields) < width and len(stripped) - start <= MAX_LINE_BYTES and not truncated:
         message = f"the last line has {len(fields)} of {width} fields, so the file is truncated; it is not counted"
-        findings.append(Finding("truncated", "fault", message))
+        findings.append(AuditFinding("truncated", "fault", message))
         return block[:start]
     # rstrip also removed the newline of the last line.
     return block[: block.index(b"\n", len(stripped)) + 1]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.runs.reader import Header
 from pyrobust.runs.schema import VERSION
 
 
-def version_notes(header: Header) -> Iterator[Finding]:
+def version_notes(header: Header) -> Iterator[AuditFinding]:
     """Note the guarantee of a run, and what its version did not check.
 
     >>> from pyrobust.evaluation import predict_dataset
@@ -23,16 +23,18 @@ def version_notes(header: Header) -> Iterator[Finding]:
     stated = f"guarantee {header.guarantee}"
     if header.schema_version == VERSION:
         probed = "rows of the model were probed by content, place and size of the batch, in a sample of batches"
-        yield Finding("guarantee", "note", f"{stated}; {probed}")
+        yield AuditFinding("guarantee", "note", f"{stated}; {probed}")
         return
     lacks = (
         "its version did not probe whether a row's logits depend on its place, the size of the batch or kept answers"
     )
     if header.type.smoothed:  # smoothing counts the rows of full batches
-        yield Finding(
+        yield AuditFinding(
             "guarantee",
             "note",
             f"{stated}; {lacks}: void for a model that does; run a few images again in a new run, which refuses one",
         )
     else:
-        yield Finding("guarantee", "note", f"{stated}; {lacks}; its predictions and adversarial examples ran alone")
+        yield AuditFinding(
+            "guarantee", "note", f"{stated}; {lacks}; its predictions and adversarial examples ran alone"
+        )

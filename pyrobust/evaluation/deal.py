@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyrobust.checks import first_values
 from pyrobust.errors import WorkerError
-from pyrobust.evaluation.sweep import Answer, Task
+from pyrobust.evaluation.sweep import ChunkAnswer, Task
 from pyrobust.runs.identity import software_versions
 from pyrobust.runs.parameters import describe_difference, processing_order
 from pyrobust.runs.reader import Header
@@ -209,7 +209,7 @@ class Dealer:
 
     def _receive(self, events: list[Event]) -> None:
         """Handle events, and commit all parts among them in one transaction."""
-        answers: list[tuple[Answer, str]] = []
+        answers: list[tuple[ChunkAnswer, str]] = []
         error: Exception | None = None
         for event in events:
             if isinstance(event, Started):
@@ -231,7 +231,7 @@ class Dealer:
         if error is not None:
             raise error
 
-    def _advance(self, number: int, worker: _Worker, answer: Answer) -> None:
+    def _advance(self, number: int, worker: _Worker, answer: ChunkAnswer) -> None:
         """Record an answer as the state of a worker's oldest task."""
         self._failed_starts = 0
         task = worker.tasks[0]
@@ -248,7 +248,7 @@ class Dealer:
         worker.pending = answer.part.pending
         self._fleet.call(number, "work", None)
 
-    def _commit(self, answers: list[tuple[Answer, str]]) -> None:
+    def _commit(self, answers: list[tuple[ChunkAnswer, str]]) -> None:
         if not answers:
             return
         rows = _join([answer.part.rows for answer, _ in answers])

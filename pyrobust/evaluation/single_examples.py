@@ -31,7 +31,7 @@ from pyrobust.zoo.rows import is_batch
 
 
 @dataclass(frozen=True)
-class Example:
+class LabelledExample:
     """One labelled example.
 
     Attributes:
@@ -53,7 +53,7 @@ class Example:
         return _copied(_batch_of_one(self.input)), _copied(label)
 
 
-def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
+def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[LabelledExample]:
     """Yield the examples of a data set or loader, one by one.
 
     The data set yields pairs (x, y) of one example and its label, or batches, which come from a ``DataLoader`` or have
@@ -75,7 +75,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
         if _is_array(x) and isinstance(y, list | tuple if batches else list):
             y = np.asarray(y)
         if not batches and not (_is_array(y) and y.ndim):
-            yield Example(_checked(name, x), y, False)
+            yield LabelledExample(_checked(name, x), y, False)
             continue
         if _is_array(x) and (not _is_array(y) or y.ndim != 1 or not x.ndim or len(x) != len(y)):
             got = shape_text(y.shape) if _is_array(y) else f"{len(y)} labels"
@@ -83,7 +83,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
                 name, "x [...] with one label, or x [N, ...] with y [N]", f"x {tuple(x.shape)} and y {got}"
             )
         for i in range(len(y)):
-            yield Example(_checked(name, _row(name, x, i, len(y))), y[i], True)
+            yield LabelledExample(_checked(name, _row(name, x, i, len(y))), y[i], True)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class SingleModel:
         with self.runner.session(gradients=True), evaluation_mode(self.model):
             yield
 
-    def correct(self, example: Example) -> bool:
+    def correct(self, example: LabelledExample) -> bool:
         """Whether the model predicts the example's label."""
         if self.batched is None:
             self.batched = self._find_form(example)
@@ -161,7 +161,7 @@ class SingleModel:
     def _on_device(self, value: Any) -> Any:
         return value.detach().to(self.runner.device_for(value)) if isinstance(value, Tensor) else value
 
-    def _find_form(self, example: Example) -> bool:
+    def _find_form(self, example: LabelledExample) -> bool:
         """Whether the model takes batches of one.
 
         It does if, called with a tensor or a row of a batch, it returns a batch. Otherwise it gets the example alone,

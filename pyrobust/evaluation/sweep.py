@@ -123,7 +123,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChunkAnswer:
     """A part of a chunk from a worker; ``last`` says whether the chunk is finished."""
 
     first: int
@@ -174,7 +174,7 @@ class SweepWorker:
         assert self._prepared is not None
         return self._prepared.identify()
 
-    def work(self, task: Task | None) -> Answer:
+    def work(self, task: Task | None) -> ChunkAnswer:
         """Take a task, if any, and compute the next part of the oldest unfinished task."""
         if task is not None:
             self._tasks.append(task)
@@ -191,7 +191,7 @@ class SweepWorker:
         if not self._left:
             self._parts = None
             self._tasks.popleft()
-        return Answer(task.first, part, last=not self._left)
+        return ChunkAnswer(task.first, part, last=not self._left)
 
     def _compute(self, task: Task) -> Iterator[ChunkPart]:
         assert self._prepared is not None

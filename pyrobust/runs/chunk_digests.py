@@ -23,7 +23,7 @@ from pyrobust.checks import first_values
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.chunks import Chunks
 from pyrobust.runs.digests import REMEDY, EncodedRows
-from pyrobust.runs.kinds.columns import Example
+from pyrobust.runs.kinds.columns import ExampleColumn
 from pyrobust.runs.reader import Header, one_moment, reading
 from pyrobust.runs.schema import CHUNK, PLACE
 
@@ -45,7 +45,7 @@ class ChunkDigests:
         self._connection = connection
         self._examples = bool(header.parameters.get("examples"))
         kind = header.type
-        results = [name for name, column in kind.columns.items() if not isinstance(column, Example)]
+        results = [name for name, column in kind.columns.items() if not isinstance(column, ExampleColumn)]
         self._tables = {"result": results, "chunk": list(CHUNK)}
         if kind.pending:
             self._tables["pending"] = [*kind.pending, *PLACE]

@@ -10,7 +10,7 @@ from pyrobust.checks import class_labels, count, flag, items, share, shown
 from pyrobust.errors import InputError, InputTypeError
 
 from .result import COLUMNS, WordAttackResult
-from .search import Changes, Judgement, Query, TextClassifier, TextQueries, TextSearch
+from .search import Changes, Query, TextClassifier, TextMargin, TextQueries, TextSearch
 from .substitutions import SplitText, Synonyms, WordConstraint, split_words, word_substitutions
 
 TextConstraint: TypeAlias = Callable[[str, str], bool]
@@ -23,7 +23,7 @@ class Candidate(NamedTuple):
     """A text of the attack, given by its substitutes, and its judgement."""
 
     changes: Changes
-    judgement: Judgement
+    judgement: TextMargin
 
 
 class WordAttack(ABC):
@@ -143,7 +143,7 @@ class WordAttack(ABC):
         }
 
     @abstractmethod
-    def _search(self, search: TextSearch, clean: Judgement, most: int) -> Query[Candidate]:
+    def _search(self, search: TextSearch, clean: TextMargin, most: int) -> Query[Candidate]:
         """A candidate that fools the model with at most ``most`` changes, else the one of the lowest margin."""
 
     def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:

@@ -10,7 +10,7 @@ from pyrobust.checks import count, flag
 from pyrobust.errors import InputError
 
 from .attack import Candidate, TextConstraint, WordAttack
-from .search import Changes, Judgement, Query, TextClassifier, TextSearch
+from .search import Changes, Query, TextClassifier, TextMargin, TextSearch
 from .substitutions import Synonyms, WordConstraint
 
 
@@ -65,7 +65,7 @@ class ExhaustiveSubstitution(WordAttack):
         self.most_texts = count("most_texts", most_texts)
         self.lowest_margin = flag("lowest_margin", lowest_margin)
 
-    def _search(self, search: TextSearch, clean: Judgement, most: int) -> Query[Candidate]:
+    def _search(self, search: TextSearch, clean: TextMargin, most: int) -> Query[Candidate]:
         combinations = number_of_texts(search.sets, most)
         if combinations > self.most_texts:
             raise InputError(

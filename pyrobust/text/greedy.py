@@ -10,7 +10,7 @@ from pyrobust.checks import choice, count, shown
 from pyrobust.errors import InputTypeError
 
 from .attack import Candidate, TextConstraint, WordAttack
-from .search import Changes, Judgement, Query, TextClassifier, TextSearch
+from .search import Changes, Query, TextClassifier, TextMargin, TextSearch
 from .substitutions import Synonyms, WordConstraint
 
 RANKINGS: Final = ("delete", "mask", "substitute", "best", "none")
@@ -104,7 +104,7 @@ class WordSubstitution(WordAttack):
         self.passes = count("passes", passes)
         self.at_once = count("at_once", at_once)
 
-    def _search(self, search: TextSearch, clean: Judgement, most: int) -> Query[Candidate]:
+    def _search(self, search: TextSearch, clean: TextMargin, most: int) -> Query[Candidate]:
         positions = [position for position, allowed in enumerate(search.sets) if len(allowed) > 1]
         ranked, success = yield from self._ranked(search, positions if most else [])
         if success is not None:

@@ -32,14 +32,14 @@ class Request(NamedTuple):
     alone: bool = False
 
 
-class Answer(NamedTuple):
+class TextLogits(NamedTuple):
     """Logits [B, K] in float64, and the machine epsilon of the dtype that the model returned."""
 
     logits: Tensor
     eps: float
 
 
-class Judgement(NamedTuple):
+class TextMargin(NamedTuple):
     """Margin and predicted class of a text; ``close`` where rounding in a batch may have decided the class.
 
     The margin is the label's logit minus the largest other one, or, for a target, the largest other logit minus the
@@ -52,7 +52,7 @@ class Judgement(NamedTuple):
 
 
 Result = TypeVar("Result")
-Query: TypeAlias = Generator[Request, Answer, Result]
+Query: TypeAlias = Generator[Request, TextLogits, Result]
 """A computation that yields requests, is sent answers, and returns a result."""
 
 
@@ -70,7 +70,7 @@ class TextQueries:
         #: Number of classes, known after the first query.
         self.classes: int | None = None
 
-    def __call__(self, texts: Sequence[str]) -> Answer:
+    def __call__(self, texts: Sequence[str]) -> TextLogits:
         """Checked logits of texts."""
         self.sent += len(texts)
         with torch.no_grad(), evaluation_mode(self.model):
@@ -89,7 +89,7 @@ class TextQueries:
         if self.classes not in (None, logits.shape[1]):
             raise ModelError(f"model: expected logits of {self.classes} classes, as before, got {logits.shape[1]}")
         self.classes = logits.shape[1]
-        return Answer(logits.double(), torch.finfo(logits.dtype).eps)
+        return TextLogits(logits.double(), torch.finfo(logits.dtype).eps)
 
     def run(self, searches: Iterable[Query[Result]], batch_size: int) -> list[Result]:
         """Advance searches together, so that their requests share batches; results in the order of the searches."""
@@ -117,14 +117,14 @@ class TextQueries:
             for (i, search, _), answer in zip(current, answers, strict=True):
                 advance(i, search, answer)
 
-    def _answers(self, requests: Sequence[Request], batch_size: int) -> list[Answer]:
+    def _answers(self, requests: Sequence[Request], batch_size: int) -> list[TextLogits]:
         shared = [text for request in requests if not request.alone for text in request.texts]
         batches = [self(shared[begin : begin + batch_size]) for begin in range(0, len(shared), batch_size)]
         rows = iter(torch.cat([batch.logits for batch in batches]) if batches else ())
         return [
             self(request.texts)
             if request.alone
-            else Answer(torch.stack([next(rows) for _ in request.texts]), batches[0].eps)
+            else TextLogits(torch.stack([next(rows) for _ in request.texts]), batches[0].eps)
             for request in requests
         ]
 
@@ -153,7 +153,7 @@ class TextSearch:
             self._pieces += (word, gap)
         self.original = self.text({})
         # Keyed by a digest, because a long text has many long candidates.
-        self._judged: dict[bytes, Judgement] = {}
+        self._judged: dict[bytes, TextMargin] = {}
 
     def text(self, changes: Changes) -> str:
         """The text with these substitutes."""
@@ -168,7 +168,7 @@ class TextSearch:
         pieces[2 * position + 1] = pieces[2 * position if position else 2] = ""
         return "".join(pieces)
 
-    def judge(self, texts: Sequence[str]) -> Query[list[Judgement]]:
+    def judge(self, texts: Sequence[str]) -> Query[list[TextMargin]]:
         """Judge texts, sending each text once; if the remaining queries do not suffice, only the first texts."""
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._judged}
@@ -180,7 +180,7 @@ class TextSearch:
         cached = [self._judged.get(key) for key in keys]
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
-    def confirm(self, text: str, judgement: Judgement) -> Query[Judgement | None]:
+    def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
         """The judgement of a text, confirmed in a batch of one; None if the queries are spent."""
         if not judgement.close:
             return judgement
@@ -190,11 +190,11 @@ class TextSearch:
         answer = yield Request([text], alone=True)
         return self._judgements(answer)[0]
 
-    def fooled(self, judgement: Judgement) -> bool:
+    def fooled(self, judgement: TextMargin) -> bool:
         """Whether the classifier predicts a wrong class, or the target."""
         return judgement.predicted == self.label if self.targeted else judgement.predicted not in (-1, self.label)
 
-    def _judgements(self, answer: Answer) -> list[Judgement]:
+    def _judgements(self, answer: TextLogits) -> list[TextMargin]:
         logits = answer.logits
         if not 0 <= self.label < logits.shape[1]:
             name = "target_labels" if self.targeted else "y"
@@ -207,4 +207,4 @@ class TextSearch:
         # The rule of pyrobust.correctness for rows that count only if they repeat in a batch of one.
         close = ~(margin.abs() > answer.eps**0.5 * logits.abs().amax(1)) | ~margin.isfinite()
         margin = torch.where(predicted < 0, math.inf, -margin if self.targeted else margin)
-        return [*map(Judgement, margin.tolist(), predicted.tolist(), close.tolist())]
+        return [*map(TextMargin, margin.tolist(), predicted.tolist(), close.tolist())]

@@ -24,10 +24,10 @@ Rounded = Literal["no", "grid", "yes"]
 ROUNDED = "%s: float64 images rounded to float32, which distances are of"
 
 
-class Rounding:
+class Float32Rounding:
     """Collects what readers of a data set find about float64 values that float32 cannot represent.
 
-    >>> rounding = Rounding()
+    >>> rounding = Float32Rounding()
     >>> rounding.found
     'no'
     >>> rounding(torch.tensor([0.1], dtype=torch.float64))

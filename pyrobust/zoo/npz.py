@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.errors import FileFormatError
-from pyrobust.zoo.image_set import ImageSet, Rounding
+from pyrobust.zoo.image_set import Float32Rounding, ImageSet
 from pyrobust.zoo.rows import checked_classes, numbered
 from pyrobust.zoo.untrusted import READ_ERRORS, as_labels, as_nchw, as_pixels, check_ratio, existing_file, read_exactly
 
@@ -61,7 +61,7 @@ def load_npz(
     arrays = read_npz_arrays(path, (images, labels), () if classes is None else (labels,))
     pixels = arrays[images]
     tabular = pixels.ndim == 2
-    rounding = Rounding()
+    rounding = Float32Rounding()
     x = as_pixels(pixels, f"{path}: array {images}", unit_range=not tabular, rounded=rounding)
     x = x if tabular else as_nchw(x, f"{path}: array {images}")
     where = f"{path}: array {labels}"

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobust.checks import exact_cast
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid
-from pyrobust.zoo.image_set import ImageSet, LabelledImages, Rounding
+from pyrobust.zoo.image_set import Float32Rounding, ImageSet, LabelledImages
 from pyrobust.zoo.rows import as_batch, checked_classes, is_batch
 from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
 
@@ -71,7 +71,7 @@ def as_image_set(
     xs: list[Tensor] = []
     ys: list[Tensor] = []
     missing = most
-    noted = Rounding()
+    noted = Float32Rounding()
 
     def rounded(images: Tensor) -> None:
         if rounding == "refuse" or (rounding == "grid" and find_grid(images) is None):

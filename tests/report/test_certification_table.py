@@ -11,7 +11,7 @@ import pytest
 from certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of, write
 
 from pyrobust.attacks import FAB, FGSM
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import Run, attack_dataset, certify_dataset, read_certification_log, verify_dataset
 from pyrobust.metrics.certified import average_certified_radius
@@ -177,7 +177,7 @@ def test_notes_state_the_origin_of_parameters(tmp_path):
     assert "sigma: the name of the file" in text
     assert "n: given" in text
     assert "model and data not stated" in text
-    damaged = dataclasses.replace(log, findings=(Finding("truncated", "fault", "the last line was cut off"),))
+    damaged = dataclasses.replace(log, findings=(AuditFinding("truncated", "fault", "the last line was cut off"),))
     assert any("the last line was cut off" in note for note in comparison_table(damaged).notes)
 
 

@@ -31,7 +31,7 @@ from study import Results, separately
 from pyrobust import RandomizedSmoothing, zoo
 from pyrobust.evaluation import Run, SweepSettings, certify_dataset
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.sweep import Answer, ChunkPart, Sweep, Task
+from pyrobust.evaluation.sweep import ChunkAnswer, ChunkPart, Sweep, Task
 from pyrobust.runs.kinds.certify import Sequential
 from pyrobust.runs.reader import Header
 from pyrobust.workers import executors
@@ -97,7 +97,7 @@ class Sleepers(Fleet):
                 rows, pending = pickle.loads(self._rows)  # pickled here, for the time it takes
                 if len(value.indices) < self._chunk:
                     rows = {name: column[: len(value.indices)] for name, column in rows.items()}
-                value = Answer(value.first, ChunkPart(rows | {"idx": list(value.indices)}, pending), last=True)
+                value = ChunkAnswer(value.first, ChunkPart(rows | {"idx": list(value.indices)}, pending), last=True)
             events.append(Reply(worker, value))
         return events
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .subject import Subject
+from .subject import ExaminedModel
 
 Cause: TypeAlias = Literal["constant", "piecewise constant", "discontinuous", "replaced"]
 
@@ -19,7 +19,7 @@ _JUMP = 0.005
 _MOVES = (2.0**-6, 2.0**-9, 2.0**-12)
 
 
-def find_cause_of_gradient(subject: Subject) -> Cause:
+def find_cause_of_gradient(subject: ExaminedModel) -> Cause:
     """Explain a gradient that is missing, zero or wrong.
 
     - "constant": the outputs do not change anywhere tried, ends of the clip range included.
@@ -45,7 +45,7 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
     return "discontinuous" if _jumps(subject, x, corner) else "replaced"
 
 
-def _jumps(subject: Subject, x: Tensor, corner: Tensor) -> bool:
+def _jumps(subject: ExaminedModel, x: Tensor, corner: Tensor) -> bool:
     """Whether most segments contain a jump, which does not shrink under halving."""
     low, high = x, corner
     low_logits, high_logits = subject.logits(low), subject.logits(high)

@@ -26,7 +26,7 @@ from .finding import Diagnosis
 from .forward import examine_forward
 from .gradient import examine_gradient
 from .notes import Notes
-from .subject import Subject
+from .subject import ExaminedModel
 from .trials import Trials
 
 # Steps of the progress bar: two examinations and at most eight attacks.
@@ -127,7 +127,7 @@ def diagnose(
     if not len(x):
         raise InputError("x", "at least one example", "none")
     queries = Queries(checked.runner)
-    whole = Subject(
+    whole = ExaminedModel(
         model=model,
         queries=queries,
         x=x,

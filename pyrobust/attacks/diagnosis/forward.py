@@ -21,7 +21,7 @@ from ..model_checks import LOGIT_TOLERANCE, are_probabilities, differing_rows, w
 from .catalogue import make_finding
 from .finding import Finding
 from .operations import Operations, record_operations
-from .subject import Subject, cross_entropy
+from .subject import ExaminedModel, cross_entropy
 
 # Median cosine between two draws' gradients below which a step follows the draw rather than the model.
 _SAME_DIRECTION = 0.5
@@ -43,7 +43,7 @@ class Forward:
     undecided: dict[str, str]
 
 
-def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
+def examine_forward(subject: ExaminedModel, training: list[nn.Module]) -> Forward:
     """Examine the outputs of the model, several times.
 
     Args:
@@ -68,7 +68,7 @@ def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
     return Forward(findings, random, operations, undecided)
 
 
-def _training_mode(subject: Subject, training: list[nn.Module]) -> Iterator[Finding]:
+def _training_mode(subject: ExaminedModel, training: list[nn.Module]) -> Iterator[Finding]:
     """Compare outputs in the mode in which the module was given with outputs in evaluation mode."""
     model = subject.model
     if not training or not isinstance(model, nn.Module):
@@ -95,7 +95,9 @@ def _training_mode(subject: Subject, training: list[nn.Module]) -> Iterator[Find
         )
 
 
-def _randomized(subject: Subject, first: Tensor, repeats: list[Tensor], operations: Operations) -> Iterator[Finding]:
+def _randomized(
+    subject: ExaminedModel, first: Tensor, repeats: list[Tensor], operations: Operations
+) -> Iterator[Finding]:
     changed = torch.stack([differing_rows(first, other) for other in repeats]).any(0)
     classes = subject.predictions(first)
     other_class = torch.stack([subject.predictions(other) != classes for other in repeats]).any(0)
@@ -136,7 +138,7 @@ def _randomized(subject: Subject, first: Tensor, repeats: list[Tensor], operatio
     yield make_finding("randomized", "masked" if follows_draw else "suspicious", text, evidence)
 
 
-def _agreement(subject: Subject) -> float | None:
+def _agreement(subject: ExaminedModel) -> float | None:
     """Median cosine between the gradients of different draws; None if there are no gradients."""
     if not len(subject):
         return None
@@ -149,7 +151,7 @@ def _agreement(subject: Subject) -> float | None:
     return float(cosines.median()) if len(cosines) else None
 
 
-def _batch_dependent(subject: Subject, logits: Tensor, undecided: dict[str, str]) -> Iterator[Finding]:
+def _batch_dependent(subject: ExaminedModel, logits: Tensor, undecided: dict[str, str]) -> Iterator[Finding]:
     """Compare the outputs of a few examples in a batch with those in a batch of one, and probe the batch's rows."""
     rows = list(range(min(_ALONE, len(subject))))
     alone = torch.cat([subject.logits(subject.x[i : i + 1]) for i in rows])

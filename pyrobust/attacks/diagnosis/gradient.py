@@ -14,7 +14,7 @@ from .finding import share_severity
 from .forward import Forward
 from .notes import Notes
 from .segments import measure_segments
-from .subject import Subject, cross_entropy, margin
+from .subject import ExaminedModel, cross_entropy, margin
 
 # Share of a segment's change unexplained by the gradient from which the gradient counts as another function's. In seven
 # ordinary nets, at epsilons up to 0.6, its median is 0.001 to 0.05 and its 90 % quantile at most 0.12.
@@ -24,7 +24,7 @@ _UNEXPLAINED = 1 / 3
 _STEADY = 0.25
 
 
-def examine_gradient(subject: Subject, forward: Forward, notes: Notes) -> bool:
+def examine_gradient(subject: ExaminedModel, forward: Forward, notes: Notes) -> bool:
     """Examine the gradient at x and around it; return whether there is one.
 
     Args:
@@ -54,7 +54,7 @@ def examine_gradient(subject: Subject, forward: Forward, notes: Notes) -> bool:
     return True
 
 
-def _at_points(subject: Subject, forward: Forward, notes: Notes) -> int:
+def _at_points(subject: ExaminedModel, forward: Forward, notes: Notes) -> int:
     """Examine the gradient at x and at random points in the ball; return for how many examples it is zero."""
     n = len(subject)
     inside = subject.x + (subject.corner(subject.x) - subject.x) / 2
@@ -79,7 +79,13 @@ def _at_points(subject: Subject, forward: Forward, notes: Notes) -> int:
 
 
 def _explain(
-    subject: Subject, forward: Forward, notes: Notes, name: str, count: int, text: str, evidence: dict[str, object]
+    subject: ExaminedModel,
+    forward: Forward,
+    notes: Notes,
+    name: str,
+    count: int,
+    text: str,
+    evidence: dict[str, object],
 ) -> None:
     """Add a finding about the gradient, with its cause."""
     if not count:
@@ -109,7 +115,7 @@ def saturates(logits: Tensor, y: Tensor) -> Tensor:
     return (slope == 0).all(1)
 
 
-def _saturated(subject: Subject, logits: Tensor, notes: Notes) -> None:
+def _saturated(subject: ExaminedModel, logits: Tensor, notes: Notes) -> None:
     y = subject.y.to(logits.device)
     rows = int(saturates(logits, y).sum())
     gap = -float(margin(logits, y).value.median())
@@ -120,7 +126,7 @@ def _saturated(subject: Subject, logits: Tensor, notes: Notes) -> None:
     notes.share("saturated-loss", rows, len(logits), text, {"median_lead": gap if math.isfinite(gap) else None})
 
 
-def _along_segments(subject: Subject, forward: Forward, notes: Notes) -> None:
+def _along_segments(subject: ExaminedModel, forward: Forward, notes: Notes) -> None:
     """Compare the change of the margin along segments with the integral of the gradient."""
     segments = measure_segments(subject)
     n = int(segments.usable.sum())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .subject import Subject, margin
+from .subject import ExaminedModel, margin
 
 # Number of points of a segment at which the gradient is taken.
 _POINTS = 16
@@ -50,7 +50,7 @@ class Segments:
         return steadiness.nan_to_num(nan=1.0)[self.usable]
 
 
-def measure_segments(subject: Subject) -> Segments:
+def measure_segments(subject: ExaminedModel) -> Segments:
     """Compute the margin and its gradients along one segment for each example."""
     x, corner = subject.x, subject.corner(subject.x)
     delta = corner.double() - x.double()

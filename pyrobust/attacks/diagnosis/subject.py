@@ -33,7 +33,7 @@ def margin(logits: Tensor, y: Tensor) -> LogitLoss:
 
 
 @dataclass
-class Subject:
+class ExaminedModel:
     """A model, the examples on which it is examined, and the feasible set of attacks.
 
     Attributes:
@@ -64,7 +64,7 @@ class Subject:
     def __len__(self) -> int:
         return len(self.x)
 
-    def rows(self, rows: Tensor) -> Subject:
+    def rows(self, rows: Tensor) -> ExaminedModel:
         """The same model on some of the examples: row numbers, int64 [M] on the CPU."""
         return replace(self, x=self.x[rows.to(self.x.device)], y=self.y[rows])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .subject import Subject
+from .subject import ExaminedModel
 
 _WIDTH, _ROUNDS, _STEPS_PER_ROUND, _BATCH, _RATE = 128, 10, 30, 128, 3e-3
 _MOST_EXAMPLES = 512
@@ -13,7 +13,7 @@ _MOST_EXAMPLES = 512
 _NOISE = 0.1
 
 
-def train_surrogate(subject: Subject) -> nn.Module | None:
+def train_surrogate(subject: ExaminedModel) -> nn.Module | None:
     """Train a net with two hidden layers on the model's classes at the examples and near them.
 
     The model is queried ten times at each of at most 512 examples (Papernot et al., 2017, in a simple form): at the

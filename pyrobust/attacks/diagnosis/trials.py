@@ -24,7 +24,7 @@ from ..pgd import PGD
 from ..transfer import TransferAttack
 from .finding import ALPHA
 from .notes import Notes
-from .subject import Subject
+from .subject import ExaminedModel
 from .surrogate import train_surrogate
 
 # Budgets: that of a careful evaluation of one model, and several times that for whether a larger budget gains.
@@ -47,7 +47,7 @@ class Trials:
         done: called after each attack.
     """
 
-    def __init__(self, subject: Subject, notes: Notes, done: Callable[[], None]) -> None:
+    def __init__(self, subject: ExaminedModel, notes: Notes, done: Callable[[], None]) -> None:
         self.subject, self.notes = subject, notes
         self._done = done
         #: Attack → fooled, bool [N] on the CPU.

@@ -23,7 +23,7 @@ _LARGEST = 1e10
 _IMPROVED = 0.9999
 
 
-class Constant:
+class SearchConstant:
     """Each example's constant c, [B] float64: times ten until a point fools, then bisected (Carlini and Wagner)."""
 
     def __init__(self, state: AttackState, first: float) -> None:
@@ -89,7 +89,7 @@ class ConstantSearch(MinimumNormAttack):
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         run = Nearest(state)
-        constant = Constant(state, self.constant)
+        constant = SearchConstant(state, self.constant)
         for _ in range(self.searches):
             constant.update(self._descend(state, run, constant.value))
         run.tighten(state)

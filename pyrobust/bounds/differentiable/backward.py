@@ -16,7 +16,7 @@ from pyrobust.bounds.differentiable.cpu_kernels import (
     through_linear,
     uses_batch_last,
 )
-from pyrobust.bounds.differentiable.intervals import ENGINE, Range, differentiable_of, move_of, windows
+from pyrobust.bounds.differentiable.intervals import ENGINE, CenteredRange, differentiable_of, move_of, windows
 from pyrobust.bounds.graph.activations import LinearRelaxation, required
 from pyrobust.bounds.graph.analysis import is_nonlinear
 from pyrobust.bounds.graph.evaluate import flattened, like
@@ -24,7 +24,7 @@ from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linea
 from pyrobust.ops.relaxation import relax_coefficients
 
 
-def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tensor, *, stop: bool) -> Tensor:
+def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], rows: Tensor, *, stop: bool) -> Tensor:
     """Lower bounds [B, S] of rows [B or 1, S, K] times the output.
 
     The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine
@@ -74,7 +74,7 @@ def _ends(node: Node, stop: bool) -> bool:
     return isinstance(node, Input) or (stop and is_nonlinear(node))
 
 
-def _concretize(a: Tensor, box: Range) -> Tensor:
+def _concretize(a: Tensor, box: CenteredRange) -> Tensor:
     """The minimum of a·z over a box: [B, S]."""
     if uses_batch_last(a):
         return concretized(a, *box)
@@ -86,7 +86,7 @@ def _times(a: Tensor, z: Tensor) -> Tensor:
     return (a @ flattened(z).unsqueeze(2)).squeeze(2)
 
 
-def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor | None, list[Tensor]]:
+def _step(node: Node, a: Tensor, ranges: Mapping[Node, CenteredRange]) -> tuple[Tensor | None, list[Tensor]]:
     """(constant [B, S] or None, coefficients of the inputs) from the coefficients of a node."""
     if isinstance(node, Linear):
         bias = None if node.bias is None else like(node.bias, a)
@@ -161,7 +161,7 @@ def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tens
     return constant, [below * relaxation.lower_slope.unsqueeze(1) + above * relaxation.upper_slope.unsqueeze(1)]
 
 
-def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[Tensor]]:
+def _through_maximum(node: MaxPool, a: Tensor, z: CenteredRange) -> tuple[Tensor, list[Tensor]]:
     """The element with the largest lower bound; as upper bound only if no other can exceed it, else a constant."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)

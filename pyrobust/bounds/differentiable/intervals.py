@@ -33,14 +33,14 @@ from pyrobust.errors import ModelError
 ENGINE = "differentiable bounds"
 
 
-class Range(NamedTuple):
+class CenteredRange(NamedTuple):
     """The range of each element of a node: center [B, *shape]; radius [B, *shape] or [1, *shape]."""
 
     center: Tensor
     radius: Tensor
 
     @classmethod
-    def between(cls, lower: Tensor, upper: Tensor) -> Range:
+    def between(cls, lower: Tensor, upper: Tensor) -> CenteredRange:
         """The range with these ends."""
         return cls((lower + upper) / 2, (upper - lower) / 2)
 
@@ -73,7 +73,7 @@ def differentiable_of(node: Activation) -> Differentiable:
     return bounds
 
 
-def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> dict[Node, Range]:
+def intervals(order: Sequence[Node], box: CenteredRange, wanted: Collection[Node]) -> dict[Node, CenteredRange]:
     """The ranges of nodes for inputs in a box, in the box's dtype (Gowal et al., 2018).
 
     Args:
@@ -82,7 +82,7 @@ def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> di
         wanted: the nodes to return; other nodes get a range only where a wanted node needs it.
     """
     readers = consumers(order, wanted)
-    ranges: dict[Node, Range] = {}
+    ranges: dict[Node, CenteredRange] = {}
     for node in order:
         if isinstance(node, Input):
             ranges[node] = box
@@ -99,7 +99,7 @@ def _only_relu(node: Node, readers: list[Node]) -> bool:
     return reads and isinstance(node, Linear | Conv2d)
 
 
-def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
+def _range(node: Node, ranges: Mapping[Node, CenteredRange]) -> CenteredRange:
     if isinstance(node, Activation) and node.inputs[0] not in ranges:
         before = node.inputs[0]
         assert isinstance(before, Linear | Conv2d)
@@ -110,40 +110,44 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
         return _affine(node, first)
     if isinstance(node, Scale):
         center = affine(node, [first.center])
-        return Range(center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs())
+        return CenteredRange(
+            center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs()
+        )
     if isinstance(node, Sort):
         pairs, larger = node.pairs.to(first.center.device), node.larger.to(first.center.device)
         ends = [flattened(bound)[:, pairs] for bound in (inputs[-1].lower, inputs[-1].upper)]
-        return Range.between(*(torch.where(larger, e.amax(2), e.amin(2)).view(-1, *node.shape) for e in ends))
+        return CenteredRange.between(*(torch.where(larger, e.amax(2), e.amin(2)).view(-1, *node.shape) for e in ends))
     if isinstance(node, Gather | Reshape):
-        return Range(affine(node, [z.center for z in inputs]), affine(node, _radii(inputs)))
+        return CenteredRange(affine(node, [z.center for z in inputs]), affine(node, _radii(inputs)))
     if isinstance(node, Sum):
         centers = [z.center if sign > 0 else -z.center for sign, z in zip(node.signs, inputs, strict=True)]
-        return Range(sum_of(centers), sum_of([z.radius for z in inputs]))
+        return CenteredRange(sum_of(centers), sum_of([z.radius for z in inputs]))
     if isinstance(node, Activation):
         differentiable = differentiable_of(node)
         if differentiable.kernels and uses_batch_last(first.center):
-            return Range(*relu_ranges(first.center, first.radius, node.slope))
-        return Range.between(*differentiable.interval(node, first.lower, first.upper))
+            return CenteredRange(*relu_ranges(first.center, first.radius, node.slope))
+        return CenteredRange.between(*differentiable.interval(node, first.lower, first.upper))
     assert isinstance(node, MaxPool)
     shape = (-1, *node.shape)
-    return Range.between(
+    return CenteredRange.between(
         *(windows(node, bound, -torch.inf).amax(2).view(shape) for bound in (first.lower, first.upper))
     )
 
 
-def _affine(node: Linear | Conv2d, z: Range, slope: float | None = None) -> Range:
+def _affine(node: Linear | Conv2d, z: CenteredRange, slope: float | None = None) -> CenteredRange:
     """Center and radius of an affine map's values, W·center and |W|·radius; with a slope, those of its leaky ReLU."""
     weight = like(node.weight, z.center)
     if uses_batch_last(z.center):
         bias = None if node.bias is None else like(node.bias, z.center)
-        return Range(*affine_intervals(*z, weight, bias, move_of(node) if isinstance(node, Conv2d) else None, slope))
+        return CenteredRange(
+            *affine_intervals(*z, weight, bias, move_of(node) if isinstance(node, Conv2d) else None, slope)
+        )
     assert slope is None
     center = affine(node, [z.center])
     if isinstance(node, Linear):
-        return Range(center, functional.linear(z.radius, weight.abs()))
+        return CenteredRange(center, functional.linear(z.radius, weight.abs()))
     move = (node.stride, node.padding, node.dilation, node.groups)
-    return Range(center, functional.conv2d(z.radius, weight.abs(), None, *move))
+    return CenteredRange(center, functional.conv2d(z.radius, weight.abs(), None, *move))
 
 
 def move_of(node: Conv2d) -> Move:
@@ -152,7 +156,7 @@ def move_of(node: Conv2d) -> Move:
     return Move((height, width), node.stride, node.padding, node.dilation, node.groups)
 
 
-def _radii(inputs: list[Range]) -> list[Tensor]:
+def _radii(inputs: list[CenteredRange]) -> list[Tensor]:
     """The radii with one batch size: 1 if all examples share every radius."""
     batch = max(len(z.radius) for z in inputs)
     return [z.radius.expand(batch, *z.radius.shape[1:]) for z in inputs]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.differentiable.backward import lower_bounds, read_ranges
-from pyrobust.bounds.differentiable.intervals import Range, check_differentiable, intervals
+from pyrobust.bounds.differentiable.intervals import CenteredRange, check_differentiable, intervals
 from pyrobust.bounds.graph.capture import capture_classifier, example_of
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.options import method_name
@@ -194,7 +194,7 @@ class DifferentiableBounds:
         """Return tensors unchanged, for compiled code; convert arrays and lists to the example's dtype."""
         return x if isinstance(x, Tensor) else float_tensor("x", x, dtype=self._dtype)
 
-    def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
+    def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> CenteredRange:
         if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
             raise InputTypeError("x", "a tensor of float32 or float64", kind(x))
         if x.layout != torch.strided or x.is_meta:
@@ -221,9 +221,9 @@ class DifferentiableBounds:
         else:
             epsilon = x.new_full([1] * x.dim(), epsilon)
         if clip is None:
-            return Range(x, epsilon.expand(-1, *self.shape))
+            return CenteredRange(x, epsilon.expand(-1, *self.shape))
         lowest, highest = clip_range("clip", clip)
-        return Range.between((x - epsilon).clamp(min=lowest), (x + epsilon).clamp(max=highest))
+        return CenteredRange.between((x - epsilon).clamp(min=lowest), (x + epsilon).clamp(max=highest))
 
     def _rows(self, rows: Tensor | None, x: Tensor) -> Tensor | None:
         """C as [1 or B, S, K] in the dtype of x."""

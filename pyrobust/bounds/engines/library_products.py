@@ -24,8 +24,8 @@ from pyrobust.bounds.graph.nodes import Conv2d, Linear
 _Floats = npt.NDArray[Any]
 
 
-class Product(enum.IntEnum):
-    """A product with a layer's weights: ``Product`` of csrc/bounds/engine/wide/library_products.h."""
+class LayerProduct(enum.IntEnum):
+    """A product with a layer's weights: ``LayerProduct`` of csrc/bounds/engine/wide/library_products.h."""
 
     FORWARD = 0  # W·z
     MAGNITUDE = 1  # |W|·z
@@ -106,9 +106,11 @@ class LibraryProducts:
 
         ``channels`` is the begin and end (excluded) of the channels that the product uses; empty for all.
         """
-        layer, z, kind = self._layers[i], torch.from_numpy(operand), Product(product)
-        magnitude = kind is Product.MAGNITUDE
-        result = layer.backward(z) if kind is Product.BACKWARD else layer.forward(z, *channels, magnitude=magnitude)
+        layer, z, kind = self._layers[i], torch.from_numpy(operand), LayerProduct(product)
+        magnitude = kind is LayerProduct.MAGNITUDE
+        result = (
+            layer.backward(z) if kind is LayerProduct.BACKWARD else layer.forward(z, *channels, magnitude=magnitude)
+        )
         return result.contiguous().numpy()
 
 

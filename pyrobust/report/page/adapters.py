@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pyrobust.auditing.audit import Audit, audit, audit_run
 from pyrobust.auditing.certification_log import CertificationLog, log_of_run
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.auditing.votes import survival_of, votes_of
 from pyrobust.checks import items, numbers
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError, PyrobustError
@@ -22,7 +22,7 @@ from pyrobust.evaluation.sandwich import Sandwich
 from pyrobust.metrics.survival import survival_curve
 from pyrobust.report.page.pictures import Pictures
 from pyrobust.report.page.provenance import source_of
-from pyrobust.report.page.subject import Column, Subject, with_common_radius
+from pyrobust.report.page.subject import PageColumn, PageSubject, with_common_radius
 from pyrobust.report.subjects import distinct, method_of
 from pyrobust.runs.kinds.common import P_A, P_LOWER
 from pyrobust.runs.kinds.kind import Bound
@@ -50,7 +50,7 @@ def subjects_of(
     data: LabelledImages | None = None,
     alpha: float = 0.05,
     radii: Sequence[float] = (),
-) -> list[Subject]:
+) -> list[PageSubject]:
     """Read results as subjects of a page.
 
     The verifications and attacks of one network, data set, norm and clip range become one subject, on the examples that
@@ -83,7 +83,7 @@ def subjects_of(
     listed = [results] if isinstance(results, Result) else items("results", results, "runs or certification logs")
     if not listed:
         raise InputError("results", "at least one run or certification log", "none")
-    alone: list[Subject] = []
+    alone: list[PageSubject] = []
     proofs: dict[tuple[Any, ...], list[_Part]] = {}
     attacks: list[_Part] = []
     for result in listed:
@@ -130,14 +130,14 @@ class _Part:
     arithmetic: tuple[Any, ...]  # arithmetic for which a proof holds
     clip: Any
     header: Header
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     log: CertificationLog | None
     run: Run | None
     table: Mapping[str, npt.NDArray[Any]]
     lower: Bound | None
     upper: Bound | None
     found: npt.NDArray[np.bool_] | None  # whether the run has an adversarial example
-    columns: tuple[Column, ...]
+    columns: tuple[PageColumn, ...]
 
     def at(self, index: _Ints) -> _Part:
         """The part restricted to some of its examples."""
@@ -213,14 +213,14 @@ def _of_proof(result: Audit, header: Header) -> _Part:
     )
 
 
-def _of_single(run: Run, alpha: float) -> Subject:
+def _of_single(run: Run, alpha: float) -> PageSubject:
     """A subject of one run that is not a certification: a run of a smoothed classifier, or one without bounds."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:
         findings[:0] = _crossings(Sandwich(run))
     votes, fooled = kind.class_votes(run), kind.found(run)
-    return Subject(
+    return PageSubject(
         name=header.model,
         smoothed=kind.smoothed,
         model=header.model,
@@ -234,7 +234,7 @@ def _of_single(run: Run, alpha: float) -> Subject:
         lower=kind.lower_bound(run),
         upper=kind.upper_bound(run),
         asked=_asked(run),
-        columns=(*_shown(run), Column("seconds", _SECONDS, table["seconds"])),
+        columns=(*_shown(run), PageColumn("seconds", _SECONDS, table["seconds"])),
         survival=None if votes is None else survival_curve(votes, parameters["n"], run.correct),
         sources=(source_of(run, findings),),
         adversarial={}
@@ -244,14 +244,14 @@ def _of_single(run: Run, alpha: float) -> Subject:
     )
 
 
-def _crossings(both: Sandwich) -> list[Finding]:
+def _crossings(both: Sandwich) -> list[AuditFinding]:
     """The finding about crossings of certificate and attack, if there are any."""
     if not both.crossings:
         return []
     faulty = len(both.crossings) > both.allowed_crossings
     indices = tuple(crossing.index for crossing in both.crossings)
     message = f"crossings of certificate and attack: {len(indices)}, chance explains at most {both.allowed_crossings}"
-    return [Finding("crossing", "fault" if faulty else "note", message, indices)]
+    return [AuditFinding("crossing", "fault" if faulty else "note", message, indices)]
 
 
 def _asked(run: Run) -> tuple[float, ...]:
@@ -259,11 +259,11 @@ def _asked(run: Run) -> tuple[float, ...]:
     return tuple(run.parameters.get("epsilons") or ()) if run.header.type.certified == "lower" else ()
 
 
-def _shown(run: Run) -> tuple[Column, ...]:
-    return tuple(Column(*column) for column in run.header.type.shown(run))
+def _shown(run: Run) -> tuple[PageColumn, ...]:
+    return tuple(PageColumn(*column) for column in run.header.type.shown(run))
 
 
-def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
+def _joined(group: Sequence[_Part], alpha: float) -> list[PageSubject]:
     """One subject of the parts of one network, on their common examples; one subject per part if there are none."""
     index = reduce(np.intersect1d, [member.table["index"] for member in group])
     if not len(index):
@@ -293,10 +293,10 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
         adversarial |= {row_index: member.run for row_index in index[nearest].tolist() if row_index not in adversarial}
     seconds = [member.table["seconds"] for member in parts if "seconds" in member.table]
     if seconds:
-        columns.append(Column("seconds", _SECONDS, np.sum(seconds, axis=0)))
+        columns.append(PageColumn("seconds", _SECONDS, np.sum(seconds, axis=0)))
     header = first.header
     return [
-        Subject(
+        PageSubject(
             name=header.model,
             smoothed=False,
             model=header.model,
@@ -340,7 +340,7 @@ def _best(bounds: Sequence[Bound], *, largest: bool) -> Bound | None:
     )
 
 
-def _certified(result: Audit, alpha: float) -> Subject:
+def _certified(result: Audit, alpha: float) -> PageSubject:
     """A subject of a smoothed classifier, or of proofs whose run is not known."""
     log = result.counted
     columns = []
@@ -349,15 +349,15 @@ def _certified(result: Audit, alpha: float) -> Subject:
     if votes is not None and log.n is not None:
         share = np.where(log.prediction >= 0, votes[0] / log.n, np.nan)
         about = P_A + ("." if log.votes is not None else ", derived from the printed radius.")
-        columns.append(Column("p_A", about, share))
+        columns.append(PageColumn("p_A", about, share))
     if run is not None:
-        columns.append(Column("p lower", P_LOWER, run.table["p_lower"]))
+        columns.append(PageColumn("p lower", P_LOWER, run.table["p_lower"]))
         if "samples" in run.table:
-            columns.append(Column("samples", "Noisy samples drawn.", run.table["samples"]))
+            columns.append(PageColumn("samples", "Noisy samples drawn.", run.table["samples"]))
     if log.seconds is not None:
-        columns.append(Column("seconds", _SECONDS, log.seconds))
+        columns.append(PageColumn("seconds", _SECONDS, log.seconds))
     marks = run.parameters.get("radii", ()) if run is not None else ()
-    return Subject(
+    return PageSubject(
         name=log.name if log.header is None else log.header.model,
         smoothed=log.smoothed,
         model=log.name if log.header is None else log.header.model,
@@ -377,17 +377,19 @@ def _certified(result: Audit, alpha: float) -> Subject:
     )
 
 
-def _run_findings(run: Run) -> tuple[Finding, ...]:
+def _run_findings(run: Run) -> tuple[AuditFinding, ...]:
     findings = audit_run(run)["findings"]
-    return tuple(Finding(each["kind"], each["severity"], each["message"], tuple(each["lines"])) for each in findings)
+    return tuple(
+        AuditFinding(each["kind"], each["severity"], each["message"], tuple(each["lines"])) for each in findings
+    )
 
 
-def _distinct_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
+def _distinct_columns(columns: Sequence[PageColumn]) -> tuple[PageColumn, ...]:
     names = distinct([column.name for column in columns])
     return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=True))
 
 
-def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subject]:
+def _finished(subjects: list[PageSubject], data: LabelledImages | None) -> list[PageSubject]:
     """Give subjects distinct names, and pictures where the data can be loaded again."""
     names = distinct([subject.name for subject in subjects])
     loaded: dict[tuple[str, str], LabelledImages | str] = {}
@@ -413,7 +415,7 @@ def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subj
     return finished
 
 
-def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
+def _fitting(subject: PageSubject, data: LabelledImages) -> LabelledImages | str:
     """The data set if it is that of a subject, else the reason why it is not."""
     if find_spec("PIL") is None and len(data.shape) == 3:
         raise MissingExtraError(f"data: {_NO_PILLOW}")
@@ -428,7 +430,7 @@ def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
     return data
 
 
-def _reloaded(subject: Subject) -> LabelledImages | str:
+def _reloaded(subject: PageSubject) -> LabelledImages | str:
     """The data set of a subject, loaded from the files that its run names, or the reason why it is not loaded."""
     if find_spec("PIL") is None:
         return _NO_PILLOW

@@ -22,7 +22,7 @@ from pyrobust.report.page.chart import (
     step_path,
     ticks,
 )
-from pyrobust.report.page.subject import Subject
+from pyrobust.report.page.subject import PageSubject
 from pyrobust.runs.kinds.kind import Bound
 from pyrobust.runs.kinds.words import unit_of
 
@@ -42,7 +42,7 @@ def norm_name(norm: str) -> str:
     return _NAMES.get(norm, norm)
 
 
-def accuracy_chart(subject: Subject, name: str) -> Chart | None:
+def accuracy_chart(subject: PageSubject, name: str) -> Chart | None:
     """Certified and attacked accuracy over the radius; None if there are no radii."""
     if (subject.lower is None and subject.upper is None) or not subject.reach > 0:
         return None
@@ -109,13 +109,13 @@ def _marker(headline: float, end: float) -> Tick | None:
     return Tick(round(100 * headline / end, 3), number_text(headline)) if headline > 0 else None
 
 
-def _title(subject: Subject) -> str:
+def _title(subject: PageSubject) -> str:
     if subject.lower is None:
         return "Accuracy under attack"
     return "Certified accuracy" if subject.upper is None else "Certified and attacked accuracy"
 
 
-def _about(subject: Subject) -> str:
+def _about(subject: PageSubject) -> str:
     text = []
     if subject.lower is not None:
         text.append("Below the lower curve: examples that are correct and certified at the radius.")
@@ -135,7 +135,7 @@ def _about(subject: Subject) -> str:
     return " ".join(text)
 
 
-def _positions(subject: Subject, end: float) -> list[float]:
+def _positions(subject: PageSubject, end: float) -> list[float]:
     exact = [radius for radius in (*subject.radii, subject.headline) if radius <= end]
     for bound in (subject.lower, subject.upper):
         if bound is not None:
@@ -161,12 +161,12 @@ def _band(
     return between(top, step_path(x, [rate.lower if lower else rate.value for rate in rates], 0.0, end, before=before))
 
 
-def common_radii(subjects: Sequence[Subject]) -> list[float]:
+def common_radii(subjects: Sequence[PageSubject]) -> list[float]:
     """Radii for tables of several subjects: those of the subject with the most radii, and the headline radius."""
     return sorted({*max((subject.radii for subject in subjects), key=len), subjects[0].headline})
 
 
-def shares_table(subject: Subject) -> ReportTable:
+def shares_table(subject: PageSubject) -> ReportTable:
     """Certified, undecided and broken shares at the radii of a subject."""
     names = ["certified"] if subject.lower is not None else []
     names += ["not broken", "broken or misclassified"] if subject.upper is not None else []
@@ -198,7 +198,7 @@ def share(rate: Rate) -> Quantity:
     return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
 
 
-def survival_chart(subject: Subject, name: str) -> Chart | None:
+def survival_chart(subject: PageSubject, name: str) -> Chart | None:
     """Share of all examples that are correct with p_A of at least t; None if there are no votes."""
     curve = subject.survival
     if curve is None:
@@ -231,7 +231,7 @@ def survival_chart(subject: Subject, name: str) -> Chart | None:
     )
 
 
-def radius_charts(subject: Subject, name: str) -> list[Chart]:
+def radius_charts(subject: PageSubject, name: str) -> list[Chart]:
     """Histograms of the certified radii and of the distances of adversarial examples, over the correct examples."""
     charts: list[Chart] = []
     for kind, bound in (("certified radii", subject.lower), ("distances of adversarial examples", subject.upper)):
@@ -241,7 +241,7 @@ def radius_charts(subject: Subject, name: str) -> list[Chart]:
     return charts
 
 
-def _histogram(subject: Subject, bound: Bound, kind: str, name: str) -> Chart | None:
+def _histogram(subject: PageSubject, bound: Bound, kind: str, name: str) -> Chart | None:
     correct = subject.counted if bound is subject.lower else subject.correct
     radius = bound.radius[correct]
     shown = radius[(radius > 0) & np.isfinite(radius)]
@@ -288,7 +288,7 @@ def _histogram(subject: Subject, bound: Bound, kind: str, name: str) -> Chart | 
     )
 
 
-def overlay_chart(subjects: Sequence[Subject], name: str) -> Chart:
+def overlay_chart(subjects: Sequence[PageSubject], name: str) -> Chart:
     """Curves of several subjects with radii in one norm."""
     norm = subjects[0].norm
     end = 1.04 * max(subject.reach for subject in subjects)

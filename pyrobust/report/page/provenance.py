@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from pyrobust.auditing.certification_log import CertificationLog
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.checks import number_text
 from pyrobust.evaluation import Run
 from pyrobust.report.caption import describe_chunks
-from pyrobust.report.page.subject import Source
+from pyrobust.report.page.subject import PageSource
 from pyrobust.report.subjects import facts_of
 from pyrobust.runs.kinds.words import box_text, range_text
 from pyrobust.runs.reader import Header
 
 
-def source_of(result: Run | CertificationLog | None, findings: Sequence[Finding] | None) -> Source:
+def source_of(result: Run | CertificationLog | None, findings: Sequence[AuditFinding] | None) -> PageSource:
     """Describe the file behind a run or a log.
 
     >>> from pyrobust.evaluation import certify_dataset
@@ -34,8 +34,8 @@ def source_of(result: Run | CertificationLog | None, findings: Sequence[Finding]
     name = "(in memory)" if result.path is None else result.path.name
     if header is None:
         assert isinstance(result, CertificationLog)
-        return Source(name, tuple(_promised_by_text(result)), tuple(_text_facts(result)), "", tuple(findings or ()))
-    return Source(
+        return PageSource(name, tuple(_promised_by_text(result)), tuple(_text_facts(result)), "", tuple(findings or ()))
+    return PageSource(
         name,
         (
             *header.type.promises(header),

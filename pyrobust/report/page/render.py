@@ -16,7 +16,7 @@ from pyrobust.report.formats import ReportTable, plain_text
 from pyrobust.report.page.adapters import Result, subjects_of
 from pyrobust.report.page.chart import Chart
 from pyrobust.report.page.figures import accuracy_chart, overlay_chart, radius_charts, survival_chart
-from pyrobust.report.page.subject import Subject
+from pyrobust.report.page.subject import PageSubject
 from pyrobust.report.page.tables import class_table, confidence_table, example_columns, gallery, paired_table
 from pyrobust.report.page.words import key_numbers, title_of, verdict
 from pyrobust.zoo import LabelledImages
@@ -233,7 +233,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _view(subject: Subject, number: int) -> dict[str, Any]:
+def _view(subject: PageSubject, number: int) -> dict[str, Any]:
     """Everything that the template shows of a subject."""
     name = f"s{number + 1}"
     charts: list[Chart] = [chart for chart in (survival_chart(subject, f"{name}-survival"),) if chart is not None]
@@ -255,9 +255,9 @@ def _view(subject: Subject, number: int) -> dict[str, Any]:
     }
 
 
-def _overlays(subjects: Sequence[Subject]) -> list[tuple[Chart, ReportTable | None]]:
+def _overlays(subjects: Sequence[PageSubject]) -> list[tuple[Chart, ReportTable | None]]:
     """Charts with the curves of comparable subjects (one norm and data set; all or none smoothed), and paired tests."""
-    groups: dict[Any, list[Subject]] = {}
+    groups: dict[Any, list[PageSubject]] = {}
     for subject in subjects:
         if subject.reach > 0:
             groups.setdefault((subject.norm, subject.data_sha256, subject.smoothed), []).append(subject)

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.findings import AuditFinding
 from pyrobust.evaluation import Run
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.metrics.radii import usual_radii
@@ -22,7 +22,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class PageColumn:
     """An additional column of the table of examples.
 
     Attributes:
@@ -37,7 +37,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Source:
+class PageSource:
     """A file behind a subject: what was run, in words, and how to repeat the run.
 
     Attributes:
@@ -52,11 +52,11 @@ class Source:
     guarantees: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     command: str
-    findings: tuple[Finding, ...] | None
+    findings: tuple[AuditFinding, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class PageSubject:
     """One classifier on one data set.
 
     Attributes:
@@ -92,9 +92,9 @@ class Subject:
     counted: npt.NDArray[np.bool_]
     lower: Bound | None
     upper: Bound | None
-    columns: tuple[Column, ...]
+    columns: tuple[PageColumn, ...]
     survival: SurvivalCurve | None
-    sources: tuple[Source, ...]
+    sources: tuple[PageSource, ...]
     crossings: tuple[int, ...] = ()
     adversarial: Mapping[int, Run] = field(default_factory=dict)
     pictures: Pictures | None = None
@@ -115,7 +115,7 @@ class Subject:
         return correct
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[AuditFinding]:
         """Findings of the auditor on all files, faults first."""
         findings = [finding for source in self.sources for finding in source.findings or ()]
         return sorted(findings, key=lambda finding: finding.severity != "fault")
@@ -224,7 +224,7 @@ class Subject:
         return order
 
 
-def with_common_radius(subjects: Sequence[Subject], radii: Sequence[float] = ()) -> list[Subject]:
+def with_common_radius(subjects: Sequence[PageSubject], radii: Sequence[float] = ()) -> list[PageSubject]:
     """Give all subjects of one norm the same headline radius, since rates at different radii are not comparable.
 
     Args:
@@ -246,7 +246,7 @@ def with_common_radius(subjects: Sequence[Subject], radii: Sequence[float] = ())
     ]
 
 
-def _common_radius(subjects: Sequence[Subject]) -> float:
+def _common_radius(subjects: Sequence[PageSubject]) -> float:
     """The middle one of the radii at which most bounds are decided; within the attacks' limits if any radius is."""
     bounds = [bound for subject in subjects for bound in subject.bounds]
     decided = [set(bound.marks) for bound in bounds if bound.marks]

@@ -16,7 +16,7 @@ from pyrobust.metrics.paired import PairedComparison
 from pyrobust.report.formats import Column, Quantity, ReportTable, Row
 from pyrobust.report.page.figures import common_radii, norm_name, share
 from pyrobust.report.page.pictures import Picture
-from pyrobust.report.page.subject import Subject
+from pyrobust.report.page.subject import PageSubject
 from pyrobust.stats import holm
 
 # With more classes, a table of classes says little.
@@ -37,7 +37,7 @@ class Classes:
     bars: tuple[tuple[tuple[str, float, float], ...], ...]
 
 
-def class_table(subject: Subject) -> Classes | None:
+def class_table(subject: PageSubject) -> Classes | None:
     """Shares of each class at the headline radius; None for a single class or too many classes."""
     labels = np.unique(subject.label).tolist()
     if not 1 < len(labels) <= min(_MOST_CLASSES, len(subject) // 2):
@@ -76,7 +76,7 @@ def class_table(subject: Subject) -> Classes | None:
     return Classes(ReportTable("Classes", columns, (tuple(rows),)), tuple(bars))
 
 
-def confidence_table(subject: Subject) -> Classes | None:
+def confidence_table(subject: PageSubject) -> Classes | None:
     """Shares at the headline radius by confidence of the prediction; None unless both bounds and confidences exist."""
     column = next((column for column in subject.columns if column.name in ("confidence", "p_A")), None)
     lower, upper, radius = subject.lower, subject.upper, subject.headline
@@ -99,7 +99,7 @@ def confidence_table(subject: Subject) -> Classes | None:
     return Classes(ReportTable("Confidence", columns, (tuple(rows),)), tuple(bars))
 
 
-def paired_table(subjects: Sequence[Subject]) -> ReportTable | None:
+def paired_table(subjects: Sequence[PageSubject]) -> ReportTable | None:
     """McNemar's exact test between each pair of subjects on the same examples; None if there is no such pair.
 
     The p-values are adjusted for all rows (Holm's method).
@@ -133,7 +133,7 @@ def _median(values: npt.NDArray[np.float64]) -> Quantity | str:
     return "∞" if np.isinf(middle) else Quantity(middle, text=f"{middle:.3g}")
 
 
-def example_columns(subject: Subject) -> list[dict[str, Any]]:
+def example_columns(subject: PageSubject) -> list[dict[str, Any]]:
     """The table of all examples by columns: name, description, kind and values (None if missing).
 
     Infinite values are the string "inf".
@@ -188,7 +188,7 @@ class Shown:
     caption: tuple[str, ...]
 
 
-def gallery(subject: Subject) -> dict[str, list[Shown]]:
+def gallery(subject: PageSubject) -> dict[str, list[Shown]]:
     """The worst and the best examples; the worst begin with misclassified ones, which are at most half of the worst."""
     order = subject.order.tolist()
     wrong = int((~subject.correct).sum())
@@ -205,7 +205,7 @@ def gallery(subject: Subject) -> dict[str, list[Shown]]:
     }
 
 
-def _shown(subject: Subject, row: int, outcome: str, pictures: Mapping[int, Picture]) -> Shown:
+def _shown(subject: PageSubject, row: int, outcome: str, pictures: Mapping[int, Picture]) -> Shown:
     index, label, prediction = (int(column[row]) for column in (subject.index, subject.label, subject.prediction))
     caption = [f"class {label}" if prediction == label else f"class {label}, predicted {prediction}"]
     if prediction < 0:

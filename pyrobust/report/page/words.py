@@ -15,7 +15,7 @@ from pyrobust.checks import number_text
 from pyrobust.metrics import Rate
 from pyrobust.report.formats import Interval, Quantity
 from pyrobust.report.page.figures import norm_name
-from pyrobust.report.page.subject import Subject
+from pyrobust.report.page.subject import PageSubject
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class KeyNumber:
     style: str = ""
 
 
-def verdict(subject: Subject) -> str:
+def verdict(subject: PageSubject) -> str:
     """Summarize the bounds of a subject in one sentence."""
     examples = f"{len(subject):,} examples" if len(subject) > 1 else "one example"
     radius = subject.headline
@@ -69,7 +69,7 @@ def verdict(subject: Subject) -> str:
     )
 
 
-def key_numbers(subject: Subject) -> list[KeyNumber]:
+def key_numbers(subject: PageSubject) -> list[KeyNumber]:
     """Three or four numbers with their intervals."""
     radius = subject.headline
     at = f"{norm_name(subject.norm)} {number_text(radius)}"
@@ -136,7 +136,7 @@ def _short(data: str) -> str:
     return PurePath(location).name.removesuffix(".npz").replace(".npz:", ":")
 
 
-def title_of(subjects: Sequence[Subject]) -> str:
+def title_of(subjects: Sequence[PageSubject]) -> str:
     """Title of a page."""
     models = list(dict.fromkeys(subject.model for subject in subjects))
     data = list(dict.fromkeys(_short(subject.data) for subject in subjects if subject.data))

@@ -13,7 +13,16 @@ from pyrobust.grid import is_on_grid
 from pyrobust.late import numpy as np
 from pyrobust.option import CLIP, PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
-from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
+from pyrobust.runs.kinds.columns import (
+    Array,
+    ExampleColumn,
+    FlagColumn,
+    Integer,
+    Name,
+    OptionalReal,
+    Prediction,
+    Seconds,
+)
 from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
 from pyrobust.runs.kinds.kind import Bound, Contradictions, NamedRate, Parameter, Parameters, Shown, Table
 from pyrobust.runs.kinds.values import frozen, is_clip, is_grid_step, is_name, none_or, one_of
@@ -78,7 +87,7 @@ class _Attacking(WithExamples):
     adversarial = Prediction("an adversarial prediction out of range")
     distance = OptionalReal()
     broken_by = Name()
-    x_adv = Example()
+    x_adv = ExampleColumn()
 
     def guarantees_grid(self, parameters: Parameters) -> bool:
         return False  # even on a grid, an attack certifies nothing
@@ -222,7 +231,7 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
     minimum = Parameter(one_of(True))
     distance = OptionalReal(missing=math.inf)
     broken_by = Name()
-    x_adv = Example()
+    x_adv = ExampleColumn()
 
     def applies(self, parameters: Parameters) -> bool:
         return "minimum" in parameters
@@ -277,10 +286,10 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
     """An attack on only those images that are not proved robust beforehand."""
 
     certify_first = Parameter(one_of(True))
-    proved = Flag("a proof that is neither there nor missing")
+    proved = FlagColumn("a proof that is neither there nor missing")
     rows_saved = Integer()  # least rows that attacks would have run
     proof_seconds = Seconds("a negative time of a proof")  # the image's share of the proof time; part of ``seconds``
-    x_adv = Example()
+    x_adv = ExampleColumn()
 
     def applies(self, parameters: Parameters) -> bool:
         return "certify_first" in parameters

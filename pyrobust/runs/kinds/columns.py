@@ -100,7 +100,7 @@ class Prediction(Integer):
         return (values >= -1) & (values < parameters["num_classes"])
 
 
-class Flag(Integer):
+class FlagColumn(Integer):
     """0 or 1."""
 
     def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
@@ -210,7 +210,7 @@ class Votes(Text):
         return encode_histograms(np.asarray(values))
 
 
-class Example(Column):
+class ExampleColumn(Column):
     """Adversarial examples (`pyrobust.runs.examples`)."""
 
     sql, python = "BLOB NOT NULL", bytes

@@ -16,7 +16,7 @@ from pyrobust.errors import FileFormatError
 from pyrobust.late import numpy as np
 from pyrobust.option import Option
 from pyrobust.runs.kinds import values
-from pyrobust.runs.kinds.columns import Array, Column, Example, Index, Label, Prediction, Seconds, Text, Votes
+from pyrobust.runs.kinds.columns import Array, Column, ExampleColumn, Index, Label, Prediction, Seconds, Text, Votes
 from pyrobust.runs.kinds.values import Valid, integer, is_shard, is_word, none_or, one_of
 from pyrobust.runs.parameters import chosen_indices
 
@@ -211,7 +211,7 @@ class Kind:
 
     def table_columns(self) -> list[str]:
         """Return the columns of `Run.table`: all but votes and examples."""
-        return [name for name, column in self.columns.items() if not isinstance(column, Votes | Example)]
+        return [name for name, column in self.columns.items() if not isinstance(column, Votes | ExampleColumn)]
 
     def check_rows(self, parameters: Parameters, table: Table, path: Path) -> None:
         """Raise FileFormatError for untrusted rows that no run of this kind and these parameters can hold."""

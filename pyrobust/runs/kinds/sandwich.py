@@ -11,7 +11,17 @@ from pyrobust.checks import first_values, number_text
 from pyrobust.late import numpy as np
 from pyrobust.option import PERTURBATION_PANEL, Option
 from pyrobust.runs.kinds import values
-from pyrobust.runs.kinds.columns import Array, Example, Name, OptionalReal, Prediction, Probability, Radius, Text, Votes
+from pyrobust.runs.kinds.columns import (
+    Array,
+    ExampleColumn,
+    Name,
+    OptionalReal,
+    Prediction,
+    Probability,
+    Radius,
+    Text,
+    Votes,
+)
 from pyrobust.runs.kinds.common import (
     P_A,
     P_LOWER,
@@ -136,7 +146,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
     adversarial = Prediction("an adversarial prediction out of range")
     confidence = Probability()
     margin = OptionalReal()
-    x_adv = Example()
+    x_adv = ExampleColumn()
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
@@ -221,7 +231,7 @@ class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sand
     adversarial = Prediction("an adversarial prediction out of range")
     counts_adv = Votes("n_attack", optional=True)
     p_value = Probability()
-    x_adv = Example()
+    x_adv = ExampleColumn()
 
     def applies(self, parameters: Parameters) -> bool:
         return "sigma" in parameters

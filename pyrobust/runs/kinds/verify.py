@@ -11,7 +11,7 @@ from pyrobust.errors import InputError
 from pyrobust.late import numpy as np
 from pyrobust.option import CLIP, PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
-from pyrobust.runs.kinds.columns import Array, Example, Radius, Text
+from pyrobust.runs.kinds.columns import Array, ExampleColumn, Radius, Text
 from pyrobust.runs.kinds.common import WithExamples, checked_examples
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Table
 from pyrobust.runs.kinds.values import frozen, is_clip, is_name, none_or, one_of
@@ -163,7 +163,7 @@ class Verify(Proving, layout="verify"):
     verdicts = Text()
     stages = Text()
     margins = Text()
-    x_adv = Example()
+    x_adv = ExampleColumn()
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         correct = table["prediction"] == table["label"]

@@ -17,7 +17,7 @@ from pyrobust.checks import summary
 from pyrobust.errors import FileFormatError, InputError, InputTypeError
 from pyrobust.zoo.image_set import LabelledImages
 from pyrobust.zoo.lazy.manifest import Manifest, block_hash, cache_path, manifest_of, read_block
-from pyrobust.zoo.lazy.source import MapSource, Row, Source
+from pyrobust.zoo.lazy.source import ImageSource, MapSource, Row
 
 # Number of decoded blocks kept: a chunk that spans the end of a block needs two.
 _BLOCKS = 2
@@ -54,7 +54,7 @@ class LazyImages(LabelledImages):
 
     def __init__(self, dataset: Any, name: str) -> None:
         mapped = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-        if not isinstance(dataset, Source) and (not mapped or isinstance(dataset, str)):
+        if not isinstance(dataset, ImageSource) and (not mapped or isinstance(dataset, str)):
             raise InputTypeError(
                 "dataset",
                 "a map-style data set, with a length and items",
@@ -62,7 +62,7 @@ class LazyImages(LabelledImages):
                 "read files with load_data, and others into memory with as_image_set",
             )
         self.name = name
-        self._source = dataset if isinstance(dataset, Source) else MapSource(dataset, name)
+        self._source = dataset if isinstance(dataset, ImageSource) else MapSource(dataset, name)
         self._manifest: Manifest = manifest_of(self._source, name)
         self.rounded = self._manifest.rounded
         self._start()

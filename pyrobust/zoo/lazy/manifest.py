@@ -27,8 +27,8 @@ from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.grid import CANDIDATES, is_on_grid
 from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.hashing import ImagesDigest
-from pyrobust.zoo.image_set import Rounded, Rounding
-from pyrobust.zoo.lazy.source import START, Position, Row, Source
+from pyrobust.zoo.image_set import Float32Rounding, Rounded
+from pyrobust.zoo.lazy.source import START, ImageSource, Position, Row
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Manifest:
     hashes: tuple[str, ...]
 
 
-def manifest_of(source: Source, name: str) -> Manifest:
+def manifest_of(source: ImageSource, name: str) -> Manifest:
     """Return the manifest of a source, from the user's cache folder or else from one pass over the images.
 
     Raises FileFormatError or InputError if the pass finds an image that cannot be read.
@@ -90,10 +90,10 @@ def manifest_of(source: Source, name: str) -> Manifest:
     return manifest
 
 
-def make_manifest(source: Source, name: str) -> Manifest:
+def make_manifest(source: ImageSource, name: str) -> Manifest:
     """Read all images once."""
     images, begin, reported = source.count(), time.monotonic(), 0.0
-    rounding = Rounding()
+    rounding = Float32Rounding()
     rows = source.rows(START, rounding)
     first = next(rows, None)
     if first is None or not 0 < images <= WORDS:
@@ -171,7 +171,7 @@ def block_hash(x: Tensor, y: Tensor) -> str:
     return digest.hexdigest()
 
 
-def cache_path(source: Source) -> Path | None:
+def cache_path(source: ImageSource) -> Path | None:
     """Path of a source's stored manifest, which depends on its files' sizes and times; None if it is not stored."""
     if not source.files:
         return None

@@ -40,7 +40,7 @@ _ALIASES = {
 _SPLITS = {"train", "test", "valid", "val", "validation"}
 
 
-class Source(ABC):
+class ImageSource(ABC):
     """Labelled images in a fixed order that can be read from any position on.
 
     Attributes:
@@ -63,7 +63,7 @@ class Source(ABC):
         """
 
 
-class MapSource(Source):
+class MapSource(ImageSource):
     """Rows of a map-style data set."""
 
     def __init__(self, dataset: Any, name: str) -> None:

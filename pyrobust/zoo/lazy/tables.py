@@ -18,7 +18,7 @@ from torch import Tensor
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, extra
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.lazy.images import LazyImages
-from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
+from pyrobust.zoo.lazy.source import ImageSource, Position, Row, find_files
 from pyrobust.zoo.rows import IMAGE_KEYS, LABEL_KEYS, checked_classes, numbered
 from pyrobust.zoo.untrusted import as_labels, as_nchw, as_pixels, check_distinct
 
@@ -153,7 +153,7 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
-class _TableSource(Source):
+class _TableSource(ImageSource):
     """Rows of two columns of tables; a position's place is a row group's number or a record batch's offset."""
 
     kind: str

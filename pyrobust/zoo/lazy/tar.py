@@ -16,7 +16,7 @@ from torch import Tensor
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.lazy.images import LazyImages
-from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
+from pyrobust.zoo.lazy.source import ImageSource, Position, Row, find_files
 from pyrobust.zoo.rows import LABEL_KEYS
 from pyrobust.zoo.untrusted import as_pixels
 
@@ -75,7 +75,7 @@ def is_image_extension(text: str) -> bool:
     return _IMAGE.fullmatch(text) is not None
 
 
-class TarSource(Source):
+class TarSource(ImageSource):
     """Samples of tar files; a position's place is the offset of the sample's first header."""
 
     def __init__(self, files: tuple[Path, ...], image: str | None = None, label: str | None = None) -> None:

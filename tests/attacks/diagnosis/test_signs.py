@@ -16,19 +16,19 @@ from pyrobust.attacks.diagnosis.gradient import saturates
 from pyrobust.attacks.diagnosis.notes import Notes
 from pyrobust.attacks.diagnosis.operations import record_operations
 from pyrobust.attacks.diagnosis.segments import Segments, measure_segments
-from pyrobust.attacks.diagnosis.subject import Subject
+from pyrobust.attacks.diagnosis.subject import ExaminedModel
 from pyrobust.attacks.engine.norms import norm_of
 from pyrobust.attacks.engine.queries import Queries
 from pyrobust.runner import Runner
 
 
-def subject(model: Any, examples: int = 20, norm: str = "linf", epsilon: float = 0.25) -> Subject:
+def subject(model: Any, examples: int = 20, norm: str = "linf", epsilon: float = 0.25) -> ExaminedModel:
     """A model of two classes on random points of five coordinates, of which the first class is predicted."""
     x = torch.rand(examples, 5, generator=torch.Generator().manual_seed(0)) * 0.4 + 0.3
     y = torch.zeros(examples, dtype=torch.int64)
     queries = Queries(Runner(model))
     generator = torch.Generator().manual_seed(1)
-    return Subject(model, queries, x, y, norm_of(norm), epsilon, 0.0, 1.0, {"seed": 0}, generator)
+    return ExaminedModel(model, queries, x, y, norm_of(norm), epsilon, 0.0, 1.0, {"seed": 0}, generator)
 
 
 def of(f: Any) -> Any:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.library_products import LibraryProducts, Product
+from pyrobust.bounds.engines.library_products import LayerProduct, LibraryProducts
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import Gather, Input, Linear, Sum
@@ -40,7 +40,7 @@ def gamma(n: int) -> float:
 
 
 def _fan_in(layer: Any, product: int, weight: Tensor) -> int:
-    if product != Product.BACKWARD:
+    if product != LayerProduct.BACKWARD:
         return weight[0].numel()
     return weight[:, 0].numel() // (1 if isinstance(layer.node, Linear) else layer.node.groups)
 
@@ -49,9 +49,9 @@ def _exact(layer: Any, product: int, z: Tensor, weight: Tensor) -> Tensor:
     """Compute the products in float64, right to the precision of these tests."""
     node, z, w = layer.node, z.double(), weight.double()
     if isinstance(node, Linear):
-        return z @ w if product == Product.BACKWARD else z @ w.mT
+        return z @ w if product == LayerProduct.BACKWARD else z @ w.mT
     options = node.stride, node.padding, node.dilation, node.groups
-    if product == Product.BACKWARD:
+    if product == LayerProduct.BACKWARD:
         a = z.view(-1, *node.shape)
         return torch.nn.grad.conv2d_input((len(a), *node.inputs[0].shape), w, a, *options).flatten(1)
     return F.conv2d(z.view(len(z), -1, *node.inputs[0].shape[1:]), w, None, *options).flatten(1)
@@ -68,7 +68,7 @@ def inject(monkeypatch: pytest.MonkeyPatch) -> Inject:
     def start(sign: float, factor: float = 1.0, *, flushes: bool = False) -> None:
         def worst(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
             layer, z = self._layers[i], torch.from_numpy(operand)
-            weight = layer.weight.abs() if product == Product.MAGNITUDE else layer.weight
+            weight = layer.weight.abs() if product == LayerProduct.MAGNITUDE else layer.weight
             if channels:
                 z = z.view(len(z), weight.shape[1], -1)[:, slice(*channels)].flatten(1)
                 weight = weight[:, slice(*channels)]
@@ -76,7 +76,7 @@ def inject(monkeypatch: pytest.MonkeyPatch) -> Inject:
             if flushes:
                 return _flushed(_exact(layer, product, _flushed(z), _flushed(weight))).float().numpy()
             # lower bounds are sums of coefficients times positive numbers; radii are least where they are too small
-            toward = {Product.MAGNITUDE: -1.0, Product.BACKWARD: 1.0}.get(product, sign)
+            toward = {LayerProduct.MAGNITUDE: -1.0, LayerProduct.BACKWARD: 1.0}.get(product, sign)
             error = factor * gamma(_fan_in(layer, product, weight)) * _exact(layer, product, z.abs(), weight.abs())
             result = (exact + toward * error).float()
             beyond = (result - exact) * toward > error

@@ -15,7 +15,7 @@ from bound_engines import forced
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.library_products import LibraryProducts, Product
+from pyrobust.bounds.engines.library_products import LayerProduct, LibraryProducts
 from pyrobust.bounds.graph.capture import capture
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -79,7 +79,7 @@ def test_the_library_serves_wide_layers_only(calls: list[int]) -> None:
     assert not calls
     wide = nn.Sequential(nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.Flatten()).eval()
     BoundedModel(wide, torch.zeros(1, 32, 16, 16)).bounds(torch.rand(1, 32, 16, 16), 0.01, method="ibp")
-    assert calls == [Product.FORWARD, Product.MAGNITUDE] * 2
+    assert calls == [LayerProduct.FORWARD, LayerProduct.MAGNITUDE] * 2
 
 
 @pytest.fixture(params=["torch", "conv", "matmul", "all", "environment"])

@@ -26,7 +26,7 @@ from pyrobust import _C
 from pyrobust.bounds import BoundedModel, DifferentiableBounds
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
-from pyrobust.bounds.engines.tensor.intervals import Range
+from pyrobust.bounds.engines.tensor.intervals import LayerRange
 from pyrobust.bounds.engines.tensor.relaxations import Plane, product_planes
 from pyrobust.bounds.graph.nodes import Gather, Input, Product, in_order
 from pyrobust.bounds.input_set import box
@@ -39,7 +39,7 @@ METHODS = ("ibp", "crown-ibp", "crown")
 
 def of_torch(x: tuple[float, float], y: tuple[float, float]) -> tuple[Plane, Plane]:
     ends = [torch.tensor([[end]], dtype=torch.float64) for end in (*x, *y)]
-    return product_planes(Range(*ends[:2]), Range(*ends[2:]), Outward(True))
+    return product_planes(LayerRange(*ends[:2]), LayerRange(*ends[2:]), Outward(True))
 
 
 def bits(native: Callable[..., tuple[np.ndarray, ...]], x: tuple[float, float], y: tuple[float, float]) -> list[float]:

@@ -17,7 +17,7 @@ import counted_model
 
 from pyrobust.evaluation import Run, certify_dataset, format_log
 from pyrobust.evaluation.deal import Dealer
-from pyrobust.evaluation.sweep import Answer, SweepWorker, Task
+from pyrobust.evaluation.sweep import ChunkAnswer, SweepWorker, Task
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data
 
@@ -46,8 +46,8 @@ def _write(what: str, first: int) -> None:
         os.close(descriptor)
 
 
-def _counting(work: Callable[..., Answer]) -> Callable[..., Answer]:
-    def counted(self: Any, task: Task | None) -> Answer:
+def _counting(work: Callable[..., ChunkAnswer]) -> Callable[..., ChunkAnswer]:
+    def counted(self: Any, task: Task | None) -> ChunkAnswer:
         first = (self._tasks[0] if self._tasks else task).first
         if Path(f"{os.environ.get(LOG)}.hang-{first}").exists():
             time.sleep(1e6)
@@ -60,7 +60,7 @@ def _counting(work: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 def _noting(commit: Callable[..., None]) -> Callable[..., None]:
-    def noted(self: Any, answers: list[tuple[Answer, str]]) -> None:
+    def noted(self: Any, answers: list[tuple[ChunkAnswer, str]]) -> None:
         commit(self, answers)
         for answer, _ in answers:
             _write("commit", answer.first)

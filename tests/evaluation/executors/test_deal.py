@@ -17,7 +17,7 @@ from sweep_models import FEW, images, same, smoother
 from pyrobust.errors import InputError, RowDependenceError, StoreError, WorkerError
 from pyrobust.evaluation import Run, certify_dataset
 from pyrobust.evaluation import certify_sequential as sequential_module
-from pyrobust.evaluation.sweep import Answer, SweepWorker, Task
+from pyrobust.evaluation.sweep import ChunkAnswer, SweepWorker, Task
 from pyrobust.runs.reader import Header
 from pyrobust.workers import executors
 
@@ -179,7 +179,7 @@ def failing(first: int, error: Exception) -> Any:
             worker = make(place)
             work = worker.work
 
-            def fail(task: Task) -> Answer:
+            def fail(task: Task) -> ChunkAnswer:
                 if task.first == first:
                     raise error
                 return work(task)

@@ -147,7 +147,7 @@ def test_a_sweep_is_watched_from_before_it_begins_until_it_is_killed_resumed_and
     assert [state.done for state in states] == sorted(state.done for state in states)
     final = states[-1]
     assert final.done == 60
-    # Every state's bounds contain the final rates: one draw of what stats/test_population.py enumerates.
+    # Every state's bounds contain the final rates: one draw of what stats/test_bounded_mean.py enumerates.
     for state in states:
         for rate, last in zip(state.rates, final.rates, strict=True):
             assert rate.lower <= last.value <= rate.upper

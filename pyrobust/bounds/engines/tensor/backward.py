@@ -29,16 +29,16 @@ _BLOCK = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
-class Ball:
+class NormBalls:
     """Balls of radii epsilon [B] in a norm; ``center`` is the pair that coefficients are multiplied by."""
 
     norm: str
     center: Pair
     epsilon: Tensor
 
-    def rows(self, chosen: Tensor) -> Ball:
+    def rows(self, chosen: Tensor) -> NormBalls:
         """Select sets by indices."""
-        return Ball(self.norm, Pair(*(bound[chosen] for bound in self.center)), self.epsilon[chosen])
+        return NormBalls(self.norm, Pair(*(bound[chosen] for bound in self.center)), self.epsilon[chosen])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class BackwardPass:
     arithmetic: Arithmetic
     relaxations: Relaxations
     underflow: Tensor
-    subset: Ball | FiniteSets | None
+    subset: NormBalls | FiniteSets | None
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:

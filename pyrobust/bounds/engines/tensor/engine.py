@@ -15,9 +15,9 @@ from pyrobust.bounds.engines.chunks import engine_limit, in_chunks
 from pyrobust.bounds.engines.engine_bounds import NUMBERS, EngineBounds
 from pyrobust.bounds.engines.improved import improved, rows_of
 from pyrobust.bounds.engines.query import Query
-from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, FiniteSets, row_size
+from pyrobust.bounds.engines.tensor.backward import BackwardPass, FiniteSets, NormBalls, row_size
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
-from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, range_of, windows
+from pyrobust.bounds.engines.tensor.intervals import Arithmetic, LayerRange, range_of, windows
 from pyrobust.bounds.engines.tensor.matmul import check_products, patches_of
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, tiles, windows_below
@@ -186,12 +186,12 @@ class _Chunk:
         self._arithmetic = arithmetic
         self._fitting = fitting
         self._row_bytes = row_bytes
-        self._ranges = [Range(inputs.lower.double(), inputs.upper.double())]
+        self._ranges = [LayerRange(inputs.lower.double(), inputs.upper.double())]
         self._relaxations = Relaxations(network, arithmetic, self._ranges)
         self._underflow = torch.zeros(len(inputs), dtype=torch.float64, device=network.device)
         self._undefined = torch.zeros(len(inputs), dtype=torch.bool, device=network.device)
         self._may_be_undefined = network.partial or arithmetic.deployed > 0
-        self._subset: Ball | FiniteSets | None = None
+        self._subset: NormBalls | FiniteSets | None = None
         if inputs.choices is not None:
             points = inputs.choices.points.double().transpose(1, 2).flatten(3)
             error = self._relaxations.input_error(points.abs().amax(2).flatten(1))
@@ -199,7 +199,7 @@ class _Chunk:
         elif inputs.norm != "linf":
             assert inputs.center is not None
             assert inputs.epsilon is not None
-            self._subset = Ball(
+            self._subset = NormBalls(
                 inputs.norm, self._relaxations.with_rounding_error(inputs.center, inputs.center), inputs.epsilon
             )
 
@@ -208,10 +208,10 @@ class _Chunk:
         self._propagate()
         return self._finish(rows, with_upper)
 
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[LayerRange]:
         """Ranges of all layers; for the output, the bounds of ``run``."""
         self._propagate()
-        self._ranges[self._network.output] = Range(*self._finish(None, True))
+        self._ranges[self._network.output] = LayerRange(*self._finish(None, True))
         return self._ranges
 
     def linear(self, rows: Tensor, a: Tensor, b: Tensor) -> None:
@@ -253,14 +253,14 @@ class _Chunk:
             elif refines:
                 self._refine(i)
 
-    def _known(self, z: Range) -> Range:
+    def _known(self, z: LayerRange) -> LayerRange:
         """The range of a layer, unknown where the network may have no value at or before the layer."""
         if z.undefined is not None:
             self._undefined |= z.undefined
         if not self._may_be_undefined:
             return z
         defined = ~self._undefined.unsqueeze(1)
-        return Range(z.lower.where(defined, -torch.inf), z.upper.where(defined, torch.inf), z.sum)
+        return LayerRange(z.lower.where(defined, -torch.inf), z.upper.where(defined, torch.inf), z.sum)
 
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
@@ -297,7 +297,7 @@ class _Chunk:
         z = self._ranges[i]
         low, high = z.lower[:, first], z.upper[:, first]
         low, high = low.where(sign > 0, -high), high.where(sign > 0, -low)
-        self._ranges[i] = Range(low.where(wanted, z.lower), high.where(wanted, z.upper), z.sum)
+        self._ranges[i] = LayerRange(low.where(wanted, z.lower), high.where(wanted, z.upper), z.sum)
 
     def _bound_each(self, i: int, wanted: Tensor) -> None:
         """Replace the ranges of the wanted neurons [B, size] of layer i by bounds of a backward pass."""
@@ -347,7 +347,7 @@ class _Chunk:
             windows = windows_below(network, i, window)
             self._in_chunks(i, count, 2, windows, step)
             first += count
-        self._ranges[i] = Range(lower, upper, old.sum)
+        self._ranges[i] = LayerRange(lower, upper, old.sum)
 
     def _finish(self, rows: Rows, with_upper: bool) -> EngineBounds:
         network = self._network
@@ -407,7 +407,9 @@ class _Chunk:
     def _search(self, image: Tensor) -> SlopeSearching:
         """A search for the slopes of rows, each treated as a separate example."""
         network, arithmetic, subset = self._network, self._arithmetic, self._subset
-        ranges = [Range(z.lower[image], z.upper[image], None if z.sum is None else z.sum[image]) for z in self._ranges]
+        ranges = [
+            LayerRange(z.lower[image], z.upper[image], None if z.sum is None else z.sum[image]) for z in self._ranges
+        ]
         relaxations = Relaxations(network, arithmetic, ranges)
         subset = None if subset is None else subset.rows(image)
         backward_pass = BackwardPass(network, arithmetic, relaxations, self._underflow[image], subset)
@@ -450,7 +452,7 @@ class _Chunk:
             self._fitting[i] = fitting * each
 
 
-def _unstable(function: Layer, z: Range) -> Tensor:
+def _unstable(function: Layer, z: LayerRange) -> Tensor:
     """Bool [B, size]: the neurons whose ranges contain a kink, or more than a point of a curved function."""
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
@@ -467,7 +469,7 @@ def _unstable(function: Layer, z: Range) -> Tensor:
     return unstable
 
 
-def _unstable_windows(maximum: Layer, z: Range) -> Tensor:
+def _unstable_windows(maximum: Layer, z: LayerRange) -> Tensor:
     """Bool [B, size]: the elements that can be the largest of a window, where more than one can."""
     low, high = windows(maximum, z.lower, -torch.inf), windows(maximum, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)

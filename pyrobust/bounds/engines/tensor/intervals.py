@@ -40,7 +40,7 @@ class Arithmetic:
 
 
 @dataclasses.dataclass
-class Range:
+class LayerRange:
     """Ranges of the neurons of a layer, [B, size] each; ``sum`` is at least Σ|w|·|z| for affine layers, else None.
 
     ``undefined``, bool [B], says where the network may have no value; None if nowhere.
@@ -56,14 +56,14 @@ class Range:
         return magnitude(self.lower, self.upper)
 
 
-def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
+def range_of(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> LayerRange:
     """The range of a layer from the ranges of its inputs; from −inf to inf where unknown."""
     result = _range(layer, inputs, arithmetic)
     undefined = _undefined(layer, inputs, result, arithmetic)
     if layer.nonlinear:
         error = deployed_error(layer, result.lower, result.upper, arithmetic)
         if error is not None:
-            result = Range(result.lower - error, result.upper + error)
+            result = LayerRange(result.lower - error, result.upper + error)
     # Also unknown where the deployed forward pass may overflow. Comparisons with NaN are false.
     usable = result.lower <= result.upper
     if arithmetic.deployed > 0:
@@ -74,10 +74,10 @@ def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range
     lower, upper = result.lower.where(usable, -torch.inf), result.upper.where(usable, torch.inf)
     least, most = layer.node.known
     lower, upper = lower.clamp(min=least), upper.clamp(max=most)
-    return Range(lower, upper, result.sum, undefined)
+    return LayerRange(lower, upper, result.sum, undefined)
 
 
-def _undefined(layer: Layer, inputs: list[Range], result: Range, arithmetic: Arithmetic) -> Tensor | None:
+def _undefined(layer: Layer, inputs: list[LayerRange], result: LayerRange, arithmetic: Arithmetic) -> Tensor | None:
     """Where a function has no value, or a deployed sum may overflow and become NaN, which no later function bounds."""
     node = layer.node
     if isinstance(node, Activation):
@@ -110,7 +110,7 @@ def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arith
     return error if exact_from == torch.inf else error.where(lower < exact_from, 0.0)
 
 
-def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
+def _range(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> LayerRange:
     node, first = layer.node, inputs[0]
     if isinstance(node, Linear | Conv2d):
         return _products(layer, first, arithmetic)
@@ -120,19 +120,21 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
         lower, upper = (gathered(layer, ends) for ends in ([z.lower for z in inputs], [z.upper for z in inputs]))
         if isinstance(node, Sort):
             lower, upper = _sorted(layer, lower, upper, inputs[-1])
-        return Range(lower, upper, magnitude(lower, upper))
+        return LayerRange(lower, upper, magnitude(lower, upper))
     if isinstance(node, Sum):
         return _summed(layer, node, inputs, arithmetic)
     if isinstance(node, MaxPool):
-        return Range(windows(layer, first.lower, -torch.inf).amax(2), windows(layer, first.upper, -torch.inf).amax(2))
+        return LayerRange(
+            windows(layer, first.lower, -torch.inf).amax(2), windows(layer, first.upper, -torch.inf).amax(2)
+        )
     if isinstance(node, Product):
         return _multiplied(first, inputs[1], arithmetic)
     assert isinstance(node, Activation)
     interval = required(row_of(node, ENGINE).interval, node, "interval", ENGINE)
-    return Range(*interval(node, first.lower, first.upper, arithmetic.out))
+    return LayerRange(*interval(node, first.lower, first.upper, arithmetic.out))
 
 
-def _unbounded_products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
+def _unbounded_products(layer: Layer, z: LayerRange, arithmetic: Arithmetic) -> LayerRange:
     """Sums of products with unbounded ranges, each first replaced by a point: its other end, or 0.
 
     A sum is infinite at an end that such an element reaches with a weight other than 0.
@@ -140,17 +142,17 @@ def _unbounded_products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range
     below, above = z.lower == -torch.inf, z.upper == torch.inf
     low = z.lower.where(~below, z.upper.where(~above, 0.0))
     high = z.upper.where(~above, low)
-    known = _products(layer, Range(low, high), dataclasses.replace(arithmetic, unbounded=False))
+    known = _products(layer, LayerRange(low, high), dataclasses.replace(arithmetic, unbounded=False))
     assert known.sum is not None
     both = torch.cat([below, above]).to(low.dtype)
     plus, minus = (forward(layer, sign.to(low.dtype), both) > 0 for sign in (layer.weight > 0, layer.weight < 0))
     count = len(low)
     no_lower, no_upper = plus[:count] | minus[count:], plus[count:] | minus[:count]
     lower, upper = known.lower.where(~no_lower, -torch.inf), known.upper.where(~no_upper, torch.inf)
-    return Range(lower, upper, known.sum.where(~(no_lower | no_upper), torch.inf))
+    return LayerRange(lower, upper, known.sum.where(~(no_lower | no_upper), torch.inf))
 
 
-def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
+def _products(layer: Layer, z: LayerRange, arithmetic: Arithmetic) -> LayerRange:
     if arithmetic.unbounded:
         return _unbounded_products(layer, z, arithmetic)
     out, weight, bias = arithmetic.out, layer.weight, layer.bias
@@ -171,10 +173,10 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     error = radius + (gamma + wrong + deployed) * size + (deployed * (bias.abs() + FLUSHED) + unknown)
     error = error + out.rounding_error(error + middle.abs() + bias.abs())
     middle = middle + bias
-    return Range(middle - error, middle + error, size)
+    return LayerRange(middle - error, middle + error, size)
 
 
-def _scaled(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
+def _scaled(layer: Layer, z: LayerRange, arithmetic: Arithmetic) -> LayerRange:
     out, scale, shift = arithmetic.out, layer.scale, layer.bias
     size = out.up(scale.abs() * z.magnitude())
     at_lower, at_upper = scale * z.lower, scale * z.upper
@@ -185,12 +187,12 @@ def _scaled(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
         error = error + arithmetic.share(layer.roundings) * (size + shift.abs() + FLUSHED * (1 + scale.abs()))
         error = error + out.rounding_error(error)
         lower, upper = out.down(lower - error), out.up(upper + error)
-    return Range(lower, upper, size)
+    return LayerRange(lower, upper, size)
 
 
-def _summed(layer: Layer, node: Sum, inputs: list[Range], arithmetic: Arithmetic) -> Range:
+def _summed(layer: Layer, node: Sum, inputs: list[LayerRange], arithmetic: Arithmetic) -> LayerRange:
     out = arithmetic.out
-    terms = [z if sign > 0 else Range(-z.upper, -z.lower) for sign, z in zip(node.signs, inputs, strict=True)]
+    terms = [z if sign > 0 else LayerRange(-z.upper, -z.lower) for sign, z in zip(node.signs, inputs, strict=True)]
     lower, upper, size = terms[0].lower, terms[0].upper, terms[0].magnitude()
     for z in terms[1:]:
         lower, upper, size = out.down(lower + z.lower), out.up(upper + z.upper), out.up(size + z.magnitude())
@@ -198,18 +200,18 @@ def _summed(layer: Layer, node: Sum, inputs: list[Range], arithmetic: Arithmetic
     if share > 0:
         error = out.up(share * (size + FLUSHED))
         lower, upper = out.down(lower - error), out.up(upper + error)
-    return Range(lower, upper, size)
+    return LayerRange(lower, upper, size)
 
 
-def _multiplied(x: Range, y: Range, arithmetic: Arithmetic) -> Range:
+def _multiplied(x: LayerRange, y: LayerRange, arithmetic: Arithmetic) -> LayerRange:
     out = arithmetic.out
     corners = torch.stack([a * b for a in (x.lower, x.upper) for b in (y.lower, y.upper)])
     lower, upper = out.down(corners.amin(0)), out.up(corners.amax(0))
     error = deployed_product_error(x, y, arithmetic)
-    return Range(lower, upper) if error is None else Range(out.down(lower - error), out.up(upper + error))
+    return LayerRange(lower, upper) if error is None else LayerRange(out.down(lower - error), out.up(upper + error))
 
 
-def deployed_product_error(x: Range, y: Range, arithmetic: Arithmetic) -> Tensor | None:
+def deployed_product_error(x: LayerRange, y: LayerRange, arithmetic: Arithmetic) -> Tensor | None:
     """The rounding error of a deployed product, including that of factors flushed to zero; None for 0."""
     share, out = arithmetic.share(1), arithmetic.out
     if share == 0:
@@ -225,7 +227,7 @@ def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
     return flat[:, layer.index]  # -1 is the last
 
 
-def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: Range) -> tuple[Tensor, Tensor]:
+def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: LayerRange) -> tuple[Tensor, Tensor]:
     """Ranges of sorted pairs: from the smaller and the larger ends of each pair, intersected with the given ranges."""
     ends = []
     for end in (z.lower, z.upper):

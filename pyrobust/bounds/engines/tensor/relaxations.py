@@ -19,7 +19,13 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, magnitude
-from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, deployed_error, deployed_product_error, windows
+from pyrobust.bounds.engines.tensor.intervals import (
+    Arithmetic,
+    LayerRange,
+    deployed_error,
+    deployed_product_error,
+    windows,
+)
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Scale
@@ -54,7 +60,7 @@ class Relaxations:
         ranges: ranges of the layers so far; a layer's inputs must be final at the first use of its pair or relaxation.
     """
 
-    def __init__(self, network: Network, arithmetic: Arithmetic, ranges: list[Range]) -> None:
+    def __init__(self, network: Network, arithmetic: Arithmetic, ranges: list[LayerRange]) -> None:
         self._network = network
         self._arithmetic = arithmetic
         self._ranges = ranges
@@ -280,7 +286,7 @@ class Plane(NamedTuple):
         return Plane(-self.p, -self.q, -self.c)
 
 
-def product_planes(x: Range, y: Range, out: Outward) -> tuple[Plane, Plane]:
+def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, Plane]:
     """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
 
     The planes of McCormick (1976), p = l_y, q = l_x and p = u_y, q = u_x below, and every plane between them, are
@@ -295,7 +301,7 @@ def product_planes(x: Range, y: Range, out: Outward) -> tuple[Plane, Plane]:
     return below._replace(c=low), Plane(negative.p, -negative.q, high)
 
 
-def _better(plane: Plane, x: Range, y: Range, least: float) -> Plane:
+def _better(plane: Plane, x: LayerRange, y: LayerRange, least: float) -> Plane:
     """A plane below a product, or the product's known least value where that is higher in the middle."""
     if least == -torch.inf:
         return plane
