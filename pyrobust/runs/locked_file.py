@@ -201,8 +201,7 @@ class LockedFile(ABC):
     def _discard(self) -> None:
         """Close the run, and remove its file if this writer created it and no other process has written to it.
 
-        The file is removed under the write lock: a process that has it open notices by its inode. SQLite removes the
-        companion files.
+        The file is removed under the write lock: a process that has it open notices by its inode.
         """
         if self._created and self._file is not None and self._is_alone():
             with contextlib.suppress(OSError):
@@ -211,15 +210,16 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _is_alone(self) -> bool:
-        """Hold the write lock, on what this writer has committed last."""
-        if self.connection.in_transaction:
-            return True
-        try:  # after an error by which SQLite itself rolled back
+        """Hold the write lock, without companion files, on what this writer has committed last."""
+        assert self._file is not None
+        self._roll_back()
+        try:
+            self.connection.execute("PRAGMA journal_mode = DELETE")
             self.connection.execute("BEGIN IMMEDIATE")
             tables = self.connection.execute("SELECT name FROM sqlite_master WHERE name = 'seal'").fetchall()
             return (self._seal() if tables else []) == self._sealed
-        except sqlite3.Error:
-            return False
+        except sqlite3.Error:  # such as a disk so full that the first page is cut
+            return os.path.getsize(self._file) < _SMALLEST_DATABASE
 
     @contextlib.contextmanager
     def _writing(self, action: str) -> Iterator[None]:
