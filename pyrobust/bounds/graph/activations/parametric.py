@@ -117,7 +117,6 @@ ACTIVATIONS["softplus"] = row_of_bounds(
     _softplus,
     _softplus_interval,
     _softplus_relaxation,
-    slope_range=lambda node: (0.0, 1.0),
     differentiable=differentiable_curve(lambda node: _softplus_curve(node.parameters[0])),
     offset=lambda node: 1e-4 / node.parameters[0],
 )
