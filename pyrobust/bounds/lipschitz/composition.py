@@ -133,8 +133,8 @@ class Constants:
         steepest = row_of(node, ENGINE).lipschitz(node)
         if steepest is None:
             raise ModelError(
-                f"model: {node.name} has no known Lipschitz constant: the activation {node.function!r} jumps, or has no "
-                "slope range: pass slope_range to register_rule"
+                f"model: {node.name} has no known Lipschitz constant: the activation {node.function!r} jumps, or "
+                "has no slope range: pass slope_range to register_rule"
             )
         return self._layer(node, steepest, inputs[0])
 
