@@ -75,8 +75,9 @@ def _training_mode(subject: ExaminedModel, training: list[nn.Module]) -> Iterato
         return
     # Copies, because batch normalization changes its statistics.
     state = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    batch = subject.queries.runner.batch(subject.x).to(subject.queries.runner.dtype)
-    with evaluation_mode(model):
+    runner = subject.queries.runner
+    batch = runner.batch(subject.x).to(runner.dtype)
+    with runner.session(), evaluation_mode(model):
         usual = logits_of(functional_call(model, state, (batch,)))
         for module in training:
             module.training = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from typing import Any
@@ -113,8 +114,7 @@ def test_training_mode() -> None:
     assert model[1].training
     assert diagnose(model.eval(), X, Y, 0.1).findings == ()
     assert not model.training
-    normalized = nn.Sequential(nn.BatchNorm2d(1), NET)
-    normalized.train()
+    normalized = nn.Sequential(nn.BatchNorm2d(1), copy.deepcopy(NET)).train()
     before = {name: tensor.clone() for name, tensor in normalized.state_dict().items()}
     found = names(diagnose(normalized, X, Y, 0.1))
     assert "training-mode" in found
@@ -297,6 +297,7 @@ def test_formats() -> None:
         (half, X, 0.1, {}),
         (NET, X, 0.1, {"memory_format": torch.channels_last, "batch_size": 7}),
         (NET, X, 0.1, {"dtype": torch.bfloat16}),
+        (copy.deepcopy(NET).train(), X, 0.1, {"dtype": torch.bfloat16}),
         (lambda x: NET(x / 2 + 0.5), 2 * X - 1, 0.2, {"clip": (-1, 1)}),
     ):
         assert diagnose(model, x, Y, epsilon, **options).findings == ()
