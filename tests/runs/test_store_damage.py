@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -109,9 +110,11 @@ def test_folders_and_missing_parents(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def unprivileged() -> Iterator[Path]:
+def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A read-only folder with an unfinished run and a complete one, as an unprivileged user sees it."""
     folder = Path(tempfile.mkdtemp())
+    version = metadata.version("pyrobust")  # that user may not read the environment of the tests
+    monkeypatch.setattr("pyrobust.runs.identity.metadata.version", lambda _: version)
     try:
         with RunWriter(folder / "run.db", header()) as writer:
             writer.append(rows(range(4)))

@@ -165,5 +165,5 @@ def test_an_error_of_a_product_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_unknown_product_is_an_error() -> None:
     layer = nn.Linear(2, 2)
     products = LibraryProducts([(0, capture(layer, torch.zeros(1, 2)), layer.weight.detach().numpy().ravel())])
-    with pytest.raises(ValueError, match="3 is not a valid Product"):
+    with pytest.raises(ValueError, match="3 is not a valid LayerProduct"):
         products(0, 3, np.zeros((1, 2), np.float32))
