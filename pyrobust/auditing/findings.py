@@ -24,7 +24,7 @@ class AuditFinding:
         lines: the first hundred affected line numbers (for a run, data-set indices); empty if the finding concerns the
             whole log.
 
-    >>> Finding("truncated", "fault", "the last line is incomplete").severity
+    >>> AuditFinding("truncated", "fault", "the last line is incomplete").severity
     'fault'
     """
 

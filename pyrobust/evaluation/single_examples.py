@@ -106,8 +106,8 @@ class SingleModel:
         InputTypeError: a model of the wrong type.
 
     >>> model = SingleModel(lambda text: "positive" if "good" in text else "negative")
-    >>> model.correct(Example("good", "positive", False)), model.correct(Example("bad", "positive", False))
-    (True, False)
+    >>> [model.correct(LabelledExample(text, "positive", False)) for text in ("good", "bad")]
+    [True, False]
     """
 
     def __init__(self, model: Any) -> None:
