@@ -416,10 +416,10 @@ def _seeded(text: str, device: torch.device) -> Iterator[None]:
     # Includes the generator that ART draws from.
     numbers, python = np.random.get_state(), random.getstate()  # noqa: NPY002 - ART draws from it
     with seeded_generators(seed, device):
-        np.random.seed(seed % (1 << 32))  # noqa: NPY002 - likewise
+        np.random.seed(seed % (1 << 32))  # noqa: NPY002 - ART draws from it
         random.seed(seed)
         try:
             yield
         finally:
-            np.random.set_state(numbers)  # noqa: NPY002 - likewise
+            np.random.set_state(numbers)  # noqa: NPY002 - ART draws from it
             random.setstate(python)

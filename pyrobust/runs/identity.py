@@ -1,4 +1,4 @@
-"""What identifies a run's model besides its parameters: its code, and its logits on probe inputs."""
+"""The identity of a run's model besides its parameters: its code, and its logits on probe inputs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ImageNoise:
-    """What identifies the noise of B images in the noise contract.
+    """The coordinates of the noise of B images in the noise contract.
 
     Attributes:
         words: for each image, the third word of the counter: its index in the data set or, with keys, the number of the

@@ -130,7 +130,7 @@ class ThreatRates(Tabular):
 
     @property
     def caveat(self) -> str:
-        """What the intervals assume besides independent behaviours; "" for nothing.
+        """The assumption of the intervals besides independent behaviours; "" if there is none.
 
         Where behaviours have different numbers of prompts and the number depends on the outcome, as when an attack
         stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.

@@ -91,7 +91,7 @@ def test_signatures_have_the_arguments_of_every_attack(attack: type[AdversarialA
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_the_identity_is_what_is_declared(attack: type[AdversarialAttack]) -> None:
-    """Whatever an attack holds beside its settings is known to its class, also in a subclass."""
+    """The class of an attack, and each subclass, declares all state besides the settings."""
     settings = settings_of(attack)
     declared = {name for name, own in settings.items() if own.stored}
     assert stored_settings(made(attack, seed=3)).keys() == declared

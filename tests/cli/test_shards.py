@@ -125,7 +125,7 @@ def test_an_array_with_missing_tasks_is_completed_and_equals_the_whole_run(
 
 
 def test_a_folder_of_shards_belongs_to_one_sweep(task: Any, pyrobust: Any, tmp_path: Path) -> None:
-    """Whatever is refused leaves no file, and the shard that is there stays as it is."""
+    """A refused command leaves no file, and an existing shard unchanged."""
     assert task(array(1, 1, 2, 3, 4), *SWEEP, "--shard", "auto", "--out", "runs/").status == 0
     content = Path("runs", NAME.format(1, 4)).read_bytes()
     again = task(array(1, 1, 2), *SWEEP, "--shard", "auto", "--out", "runs/")

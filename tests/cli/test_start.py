@@ -1,4 +1,4 @@
-"""What a process does around a command: imports, Ctrl-C, and standard streams that cannot be written or are closed."""
+"""The process around a command: imports, Ctrl-C, and standard streams that cannot be written or are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every sweep: the same results in any order and in shards, and no resuming with other parameters."""
+"""Every sweep: the same results in any order and in shards, and no resuming with other parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch knows of each op: schema, fake tensors, gradients, one graph of what calls it; its errors."""
+"""Registration of each op with torch: schema, fake tensors, gradients, one compiled graph; errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sample_grid_noise refuses; the same bits on every device."""
+"""Refusals of sample_grid_noise; the same bits on every device."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _run(
     try:
         outcome = (counting.minimum if ours else counting)(x, y)
     finally:
-        nearest.Nearest.take = original  # type: ignore[method-assign]  # likewise
+        nearest.Nearest.take = original  # type: ignore[method-assign]  # as above
     seconds = time.perf_counter() - begin
     x_adv = (outcome.x_adv if ours else outcome).detach()
     with torch.no_grad():

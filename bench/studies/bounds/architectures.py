@@ -149,7 +149,7 @@ def times(name: str, batch: int, other: str, methods: list[str], seconds: float)
 
 
 def said(error: Exception, seconds: float) -> str:
-    """What a tool does not know, in its own words."""
+    """The operator that a tool does not support, as its error names it."""
     return f"more than {seconds:g} s" if isinstance(error, Late) else f"{type(error).__name__}: {str(error)[:200]}"
 
 

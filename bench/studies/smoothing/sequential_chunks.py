@@ -90,7 +90,7 @@ def pack(
     slots, batches = len(SequencePacker(votes, rule, N0, example)._pool), []  # type: ignore[arg-type]  # Votes stand in for a sampler
     samples = 0
     for start in range(0, len(p), chunk or len(p)):
-        packer = SequencePacker(votes, rule, N0, example[..., :1, :1].sum())  # type: ignore[arg-type]  # likewise
+        packer = SequencePacker(votes, rule, N0, example[..., :1, :1].sum())  # type: ignore[arg-type]  # as above
         packer._pool = torch.zeros(slots)
         images = [ImageSequence(i, np.zeros(3, dtype=np.int64)) for i in range(start, len(p))[: chunk or None]]
         before = votes.batches

@@ -1,4 +1,4 @@
-"""What surrounds an attack's step: batches and their state, queries, norms, grids, and the declaration of settings."""
+"""The engine around an attack's step: batches and their state, queries, norms, grids, declared settings."""
 
 from __future__ import annotations
 

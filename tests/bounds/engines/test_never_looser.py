@@ -1,4 +1,4 @@
-"""What no method loses: CROWN is never looser than intervals, which are concretized where nothing is lost."""
+"""CROWN is never looser than intervals, which are concretized only where that loses nothing."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from pyrobust.runner import logits_of
 
 
 class Each(nn.Module):
-    """What each of some modules and functions computes, side by side."""
+    """Several modules and functions of one input, their outputs side by side."""
 
     def __init__(self, *bodies: nn.Module | Callable[..., Tensor]) -> None:
         super().__init__()

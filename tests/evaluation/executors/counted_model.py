@@ -1,4 +1,4 @@
-"""What workers import: a classifier that notes its forward passes, a sweep of it that may be killed, and an echo."""
+"""Imported by workers: a classifier that notes its forward passes, a sweep of it that may be killed, and an echo."""
 
 from __future__ import annotations
 
