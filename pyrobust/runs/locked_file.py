@@ -218,7 +218,9 @@ class LockedFile(ABC):
             self.connection.execute("BEGIN IMMEDIATE")
             tables = self.connection.execute("SELECT name FROM sqlite_master WHERE name = 'seal'").fetchall()
             return (self._seal() if tables else []) == self._sealed
-        except sqlite3.Error:  # such as a disk so full that the first page is cut
+        except sqlite3.Error as error:  # such as a disk so full that the first page is cut
+            if "locked" in str(error) or not os.path.exists(self._file):
+                return False
             return os.path.getsize(self._file) < _SMALLEST_DATABASE
 
     @contextlib.contextmanager
