@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
-import os
 import random
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -109,12 +108,25 @@ def test_folders_and_missing_parents(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@contextlib.contextmanager
+def root_obeys_modes() -> Iterator[None]:
+    """Drop the two capabilities that let root read and write against a mode; root stays the owner of its files."""
+    libc = ctypes.CDLL(None)
+    version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    capabilities = (ctypes.c_uint32 * 6)()
+    assert libc.capget(version_3, capabilities) == 0
+    fewer = type(capabilities)(capabilities[0] & ~0b110, *capabilities[1:])  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(version_3, fewer) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(version_3, capabilities) == 0
+
+
 @pytest.fixture
-def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A read-only folder with an unfinished run and a complete one, as an unprivileged user sees it."""
+def read_only() -> Iterator[Path]:
+    """A read-only folder with an unfinished run and a complete one."""
     folder = Path(tempfile.mkdtemp())
-    version = metadata.version("pyrobust")  # that user may not read the environment of the tests
-    monkeypatch.setattr("pyrobust.runs.identity.metadata.version", lambda _: version)
     try:
         with RunWriter(folder / "run.db", header()) as writer:
             writer.append(rows(range(4)))
@@ -122,26 +134,22 @@ def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         for path in folder.iterdir():
             path.chmod(0o444)
         folder.chmod(0o555)
-        if os.geteuid() == 0:
-            os.seteuid(65534)
-        try:
+        with root_obeys_modes():
             yield folder
-        finally:
-            os.seteuid(os.getuid())
-            folder.chmod(0o755)
     finally:
+        folder.chmod(0o755)
         shutil.rmtree(folder)
 
 
-def test_without_permission_to_write_runs_can_be_read(unprivileged: Path) -> None:
+def test_without_permission_to_write_runs_can_be_read(read_only: Path) -> None:
     with pytest.raises(StoreError, match=r"new\.db: cannot create the file"):
-        RunWriter(unprivileged / "new.db", header())
+        RunWriter(read_only / "new.db", header())
     with pytest.raises(StoreError, match=r"run\.db: cannot be opened to resume .* the file and its folder must be"):
-        RunWriter(unprivileged / "run.db", header())
-    assert sorted(file.name for file in unprivileged.iterdir()) == ["run.db", "whole.db"]
-    assert len(Run(unprivileged / "run.db")) == 4
+        RunWriter(read_only / "run.db", header())
+    assert sorted(file.name for file in read_only.iterdir()) == ["run.db", "whole.db"]
+    assert len(Run(read_only / "run.db")) == 4
     reports: list[SweepProgress] = []
-    whole = unprivileged / "whole.db"
+    whole = read_only / "whole.db"
     run = predict_dataset(smoother(), images(4), n=10, out=whole, progress=reports.append)
     assert (len(run), run.path) == (4, whole)
     assert [(report.done, report.total, report.correct) for report in reports] == [(4, 4, int(run.correct.sum()))]
