@@ -268,13 +268,13 @@ def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor
     if not reach.shape[1]:
         return reach.sum(1)
     above = 1 + (reach.shape[1] + 4) * 2.0**-52
-    most = reach.amax(1)
+    largest = reach.amax(1)
     if norm == "l1":
         return reach.sum(1) * above
     if norm == "linf":
-        return most
+        return largest
     # Squares of shares cannot overflow, and are negligible where they underflow; an infinite share is NaN.
-    return (most * (reach / most[:, None]).square().sum(1).sqrt() * above).nan_to_num(torch.inf)
+    return (largest * (reach / largest[:, None]).square().sum(1).sqrt() * above).nan_to_num(torch.inf)
 
 
 def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:

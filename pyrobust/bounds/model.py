@@ -246,7 +246,7 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.bounds, options, keywords)
 
-        def part(chosen: slice, subset: _Sets) -> tuple[InputSet, Rows]:
+        def problem_of(chosen: slice, subset: _Sets) -> tuple[InputSet, Rows]:
             inputs = self._inputs(*subset, options)
             rows = C[chosen] if isinstance(C, Tensor) and C.dim() == 3 else C
             return inputs, None if rows is None else check_rows(rows, len(inputs), self.outputs, self.device)
@@ -256,7 +256,7 @@ class BoundedModel:
         parts = self._parts(self._sets(x, epsilon, x_lower, x_upper, choices), options, row_numbers)
         if not shared and C is not None and len(parts) > 1:
             check_rows(C[:, :0], parts[-1][0].stop, self.outputs, self.device)
-        return self._bounds(parts, part, options, progress)
+        return self._bounds(parts, problem_of, options, progress)
 
     @denormals_kept()
     def linear_bounds(
@@ -376,7 +376,7 @@ class BoundedModel:
         for node, lower, upper in self._tensor_engine.ranges(inputs, query):
             times[node.name] += 1
             name = node.name if times[node.name] == 1 else f"{node.name} #{times[node.name]}"
-            lower, upper = (end.view(len(inputs), *node.shape) for end in (lower, upper))
+            lower, upper = (bound.view(len(inputs), *node.shape) for bound in (lower, upper))
             result[name] = Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
         query.watch.raise_interrupt(result)
         return result
@@ -440,12 +440,12 @@ class BoundedModel:
         parts = self._parts(sets, options, 0)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
-        def part(chosen: slice, subset: _Sets) -> tuple[InputSet, Rows]:
+        def problem_of(chosen: slice, subset: _Sets) -> tuple[InputSet, Rows]:
             inputs = self._inputs(*subset, options)
             classes = class_labels("y", y, len(inputs), self.outputs) if every is None else every[chosen]
             return inputs, Margins(classes.to(self.device), self.outputs)
 
-        return self._bounds(parts, part, options, progress, with_upper=False, decides=decides)
+        return self._bounds(parts, problem_of, options, progress, with_upper=False, decides=decides)
 
     def certify(
         self,
@@ -667,7 +667,7 @@ class BoundedModel:
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)
             size = max(1, int(options.memory_limit * (1 - ENGINE_SHARE)) // example)
             slices = [slice(begin, min(begin + size, count)) for begin in range(0, max(1, count), size)]
-            return [(part, sets._replace(choices=sets.choices.mapped(operator.itemgetter(part)))) for part in slices]
+            return [(rows, sets._replace(choices=sets.choices.mapped(operator.itemgetter(rows)))) for rows in slices]
         whole = [(slice(None), sets)]
         usual = all(isinstance(t, Tensor) and t.dim() == 1 + len(self.shape) for t in tensors)
         if options.memory_limit is None or not tensors or not usual or len({len(t) for t in tensors}) > 1:
@@ -682,8 +682,8 @@ class BoundedModel:
             epsilon = of_examples(check_radii(epsilon, options.norm, options.clip, count, self.shape), self.shape)
         fields: list[Any] = [sets.x, epsilon, sets.x_lower, sets.x_upper]
         return [
-            (part, _Sets(*(None if t is None else t[part] for t in fields)))
-            for part in (slice(begin, min(begin + size, count)) for begin in range(0, count, size))
+            (rows, _Sets(*(None if t is None else t[rows] for t in fields)))
+            for rows in (slice(begin, min(begin + size, count)) for begin in range(0, count, size))
         ]
 
     def _inputs(
@@ -711,7 +711,7 @@ class BoundedModel:
     def _bounds(
         self,
         parts: Sequence[tuple[slice, _Sets]],
-        part: Callable[[slice, _Sets], tuple[InputSet, Rows]],
+        problem_of: Callable[[slice, _Sets], tuple[InputSet, Rows]],
         options: BoundOptions,
         progress: bool | Progress,
         *,
@@ -723,7 +723,7 @@ class BoundedModel:
         results: list[EngineBounds] = []
         with reporting(progress, SHARES, "bounds") as report:
             for chosen, subset in parts:
-                inputs, rows = part(chosen, subset)
+                inputs, rows = problem_of(chosen, subset)
                 if not results:
                     examples = len(inputs) if len(parts) == 1 else parts[-1][0].stop
                     query = self._query(options, examples, deadline, report, decides=decides)
@@ -737,7 +737,7 @@ class BoundedModel:
                     query.watch.finish(len(inputs))
                 if query.ended:
                     break
-        missing = examples - sum(len(part.lower) for part in results)
+        missing = examples - sum(len(bounds.lower) for bounds in results)
         if missing:
             count = self.outputs if rows is None else rows.shape[-2]
             results.append(EngineBounds.unknown(query.method, missing, count))

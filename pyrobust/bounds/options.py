@@ -36,13 +36,13 @@ CASCADE_METHODS = ("ibp", "crown-ibp", "crown")
 SEMANTICS = ("real", "float32")
 
 
-def method_name(name: str, value: Any, known: Sequence[str] = (*METHODS, LIPSCHITZ)) -> str:
+def method_name(name: str, value: Any, names: Sequence[str] = (*METHODS, LIPSCHITZ)) -> str:
     """Return the name of a method, written in any case and with "-" or "_".
 
     >>> method_name("method", "CROWN_IBP")
     'crown-ibp'
     """
-    return choice(name, spelled_method(value), known)
+    return choice(name, spelled_method(value), names)
 
 
 def spelled_method(value: Any) -> Any:

@@ -39,12 +39,12 @@ def run_cascade(
     progress: bool | Progress,
 ) -> Verdicts:
     """Run the stages of ``BoundedModel.verify``."""
-    known = (*METHODS, LIPSCHITZ)
+    choices = (*METHODS, LIPSCHITZ)
     named = isinstance(methods, tuple | list) and len(methods) > 0
     names = [spelled_method(method) for method in methods] if named else []
-    if not named or any(name not in known for name in names) or len(set(names)) != len(names):
+    if not named or any(name not in choices for name in names) or len(set(names)) != len(names):
         raise InputError(
-            "methods", f"names among {', '.join(known)}, each at most once, such as ('ibp', 'crown')", shown(methods)
+            "methods", f"names among {', '.join(choices)}, each at most once, such as ('ibp', 'crown')", shown(methods)
         )
     if attack is not None and not callable(attack):
         raise InputTypeError("attack", "a function of x and y", type(attack).__name__)

@@ -73,9 +73,9 @@ def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
 
 def most_live(nodes: Sequence[Node]) -> int:
     """Largest number of coefficients that a row of a backward pass through these nodes, in order, has at once."""
-    live, most = {nodes[-1]}, 0
+    live, peak = {nodes[-1]}, 0
     for node in reversed(nodes):
         below = live | set(node.inputs)
-        most = max(most, sum(layer.size for layer in below))
+        peak = max(peak, sum(layer.size for layer in below))
         live = below - {node}
-    return most
+    return peak

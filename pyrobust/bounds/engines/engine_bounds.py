@@ -38,7 +38,7 @@ class EngineBounds:
         """The bounds of several sets of inputs, in order."""
         if len(parts) == 1:
             return parts[0]
-        return cls(*(torch.cat([vars(part)[field.name] for part in parts]) for field in dataclasses.fields(cls)))
+        return cls(*(torch.cat([vars(bounds)[field.name] for bounds in parts]) for field in dataclasses.fields(cls)))
 
     @classmethod
     def by(cls, method: str, lower: Tensor, upper: Tensor) -> EngineBounds:
@@ -52,21 +52,21 @@ class EngineBounds:
         lower = torch.full((sets, rows), -torch.inf, dtype=torch.float64, device="cpu")
         return cls.by(method, lower, -lower)
 
-    def store(self, part: slice, other: EngineBounds) -> None:
+    def store(self, rows: slice, other: EngineBounds) -> None:
         """Put the bounds of some sets in their places."""
         self._own_numbers()
         for field in dataclasses.fields(self):
-            vars(self)[field.name][part] = vars(other)[field.name].cpu()
+            vars(self)[field.name][rows] = vars(other)[field.name].cpu()
 
     def improve(self, other: EngineBounds, chosen: Tensor | slice = slice(None)) -> None:
         """Take over the better bounds of the chosen sets, in place; NaN is not better."""
         self._own_numbers()
-        for end, by, new, new_by, sign in (
+        for bound, by, new, new_by, sign in (
             (self.lower, self.lower_by, other.lower, other.lower_by, 1),
             (self.upper, self.upper_by, other.upper, other.upper_by, -1),
         ):
-            better = sign * new > sign * end[chosen]
-            end[chosen] = new.where(better, end[chosen])
+            better = sign * new > sign * bound[chosen]
+            bound[chosen] = new.where(better, bound[chosen])
             by[chosen] = new_by.where(better, by[chosen])
 
     def _own_numbers(self) -> None:

@@ -181,13 +181,13 @@ def _linear(z: Tensor, weight: Tensor) -> Tensor:
 
 def _transposed_convolution(a: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
     kernel = weight.shape[2:]
-    ends = [
+    stops = [
         (out - 1) * stride - 2 * padding + dilation * (k - 1) + 1
         for out, stride, padding, dilation, k in zip(
             node.shape[1:], node.stride, node.padding, node.dilation, kernel, strict=True
         )
     ]
-    gaps = [size - end for size, end in zip(node.inputs[0].shape[1:], ends, strict=True)]
+    gaps = [size - stop for size, stop in zip(node.inputs[0].shape[1:], stops, strict=True)]
     sizes = node.padding, gaps, node.stride, node.dilation
     call = torch.ops.mkldnn._convolution_transpose_pointwise.default
     result: Tensor = call(a, weight, None, *sizes, node.groups, "none", [], "")

@@ -231,7 +231,7 @@ def _slopes_below(node: Activation, row: ActivationRow) -> tuple[_Doubles, _Doub
     """The least and largest slope below zero of each element; None if there is none, or if slopes are near overflow."""
     if row.slopes_below is None:
         return None
-    least, most = (end.expand(1, *node.shape).flatten().numpy() for end in row.slopes_below(node))
+    least, most = (slopes.expand(1, *node.shape).flatten().numpy() for slopes in row.slopes_below(node))
     return (least, most) if node.size and max(most.max(), -least.min()) < _LARGEST_SLOPE else None
 
 

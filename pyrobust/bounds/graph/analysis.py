@@ -226,7 +226,7 @@ class Analysis:
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool):
             return [1] * len(inputs)
-        return [_most(counts) for counts in read_counts(node)]
+        return [_largest(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
         """The same, but counted over all positions at which the layer reads that input."""
@@ -236,8 +236,8 @@ class Analysis:
         total: dict[int, Tensor] = {}
         for source, counts in zip(inputs, read_counts(node), strict=True):
             total[source] = total[source] + counts if source in total else counts
-        return [_most(total[source]) for source in inputs]
+        return [_largest(total[source]) for source in inputs]
 
 
-def _most(counts: Tensor) -> int:
+def _largest(counts: Tensor) -> int:
     return max(1, int(counts.max())) if len(counts) else 1

@@ -195,16 +195,16 @@ class _RowSlopes:
         if isinstance(rows, Margins):
             if held <= _NUMBERS:
                 pieces = rows.y.split(max(1, _NUMBERS // max(1, held)))
-                return torch.cat([self._part(margins(y, rows.classes)) for y in pieces])
+                return torch.cat([self._slopes(margins(y, rows.classes)) for y in pieces])
             numbers = torch.arange(rows.shape[1]).split(max(1, _NUMBERS // each))
             every = torch.arange(len(rows.y)).unbind()
             return torch.stack(
-                [torch.cat([self._part(rows.some(i.expand_as(n), n)[None])[0] for n in numbers]) for i in every]
+                [torch.cat([self._slopes(rows.some(i.expand_as(n), n)[None])[0] for n in numbers]) for i in every]
             )
-        parts = torch.split(rows, max(1, _NUMBERS // max(1, held)))
-        return torch.cat([self._part(part) for part in parts]) if len(rows) else rows.sum(2)
+        chunks = torch.split(rows, max(1, _NUMBERS // max(1, held)))
+        return torch.cat([self._slopes(chunk) for chunk in chunks]) if len(rows) else rows.sum(2)
 
-    def _part(self, rows: Tensor) -> Tensor:
+    def _slopes(self, rows: Tensor) -> Tensor:
         whole = _times(self._dual(rows.abs()), self._whole)
         if self._last is None:
             return whole

@@ -170,8 +170,8 @@ class Constants:
         if channels is None:
             return weights, z
         parts = []
-        for part in (channels.middle, channels.radius):
-            grouped = part.view(layer.groups, 1, -1).expand(-1, layer.shape[0] // layer.groups, -1)
+        for values in (channels.middle, channels.radius):
+            grouped = values.view(layer.groups, 1, -1).expand(-1, layer.shape[0] // layer.groups, -1)
             parts.append(grouped.reshape(layer.shape[0], -1, 1, 1))
         return weights.times(Weights(*parts)), z.inputs[0]
 
@@ -213,15 +213,15 @@ class Constants:
         return float(count) if self.norm == "l1" else 1.0
 
     def _gather(self, node: Gather) -> float:
-        most = {source: int(part.amax()) for source, part in _reads(node).items() if bool(part.any())}
-        self.layers.append(LayerNorm(node.name, "gather", self._repeated(max(most.values(), default=0))))
+        largest = {source: int(times.amax()) for source, times in _reads(node).items() if bool(times.any())}
+        self.layers.append(LayerNorm(node.name, "gather", self._repeated(max(largest.values(), default=0))))
         if self.norm == "linf":
-            return max((self.value[source] for source in most), default=0.0)
-        if len(most) == 1:
-            ((source, count),) = most.items()
+            return max((self.value[source] for source in largest), default=0.0)
+        if len(largest) == 1:
+            ((source, count),) = largest.items()
             return _product(self._repeated(count), self.value[source])
         total = 0.0
-        for source, count in most.items():
+        for source, count in largest.items():
             value = self.value[source]
             total = _up(total + _product(float(count), _product(value, value) if self.norm == "l2" else value))
         return _up(math.sqrt(total)) if self.norm == "l2" else total
@@ -250,12 +250,12 @@ def _read_nodes(output: Node) -> list[Node]:
 def _reads(node: Gather) -> dict[Node, Tensor]:
     """How often a gather reads each element of the nodes that it reads; relu(z) and relu(−z) are reads of z."""
     source = origin(node)
-    counts = torch.bincount(source.places + 1, minlength=1 + sum(part.size for part in source.nodes))[1:]
-    read = dict(zip(source.nodes, torch.split(counts, [part.size for part in source.nodes]), strict=True))
-    for part in source.nodes:
-        opposite = _opposite_relu(part, read)
+    counts = torch.bincount(source.places + 1, minlength=1 + sum(operand.size for operand in source.nodes))[1:]
+    read = dict(zip(source.nodes, torch.split(counts, [operand.size for operand in source.nodes]), strict=True))
+    for operand in source.nodes:
+        opposite = _opposite_relu(operand, read)
         if opposite is not None:
-            z, both = part.inputs[0], torch.maximum(read.pop(part), read.pop(opposite))
+            z, both = operand.inputs[0], torch.maximum(read.pop(operand), read.pop(opposite))
             read[z] = read[z] + both if z in read else both
     return read
 
@@ -278,7 +278,7 @@ def _negates(node: Node, z: Node) -> bool:
         return node.inputs == (z,) and node.signs == (-1,)
     if not isinstance(node, Scale) or node.scale is None or node.shift is not None or node.inputs[0] is not z:
         return False
-    return all(bool((end == -1).all()) for end in node.scale.enclosure())
+    return all(bool((bound == -1).all()) for bound in node.scale.enclosure())
 
 
 def _most_windows(node: MaxPool) -> int:
@@ -293,17 +293,17 @@ def _most_windows(node: MaxPool) -> int:
 def _scale(node: Scale) -> Weights:
     """The factors of a scale, in the shape of the node."""
     assert isinstance(node.scale, Constant)
-    return Weights.of(*(end.expand(1, *node.shape)[0] for end in node.scale.enclosure()))
+    return Weights.of(*(bound.expand(1, *node.shape)[0] for bound in node.scale.enclosure()))
 
 
 def _per_channel(scale: Weights) -> Weights | None:
     """One factor for each channel; None if factors differ within a channel."""
     if scale.middle.dim() != 3 or not scale.middle.numel():
         return None
-    flat = [part.flatten(1) for part in (scale.middle, scale.radius)]
-    if not all(bool((part == part[:, :1]).all()) for part in flat):
+    flat = [values.flatten(1) for values in (scale.middle, scale.radius)]
+    if not all(bool((values == values[:, :1]).all()) for values in flat):
         return None
-    return Weights(*(part[:, 0] for part in flat))
+    return Weights(*(values[:, 0] for values in flat))
 
 
 def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
@@ -312,7 +312,7 @@ def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
         return Weights(scale.middle.reshape(-1, 1), scale.radius.reshape(-1, 1))
     channels = _per_channel(scale)
     assert channels is not None
-    return Weights(*(part.view(-1, 1, 1, 1) for part in (channels.middle, channels.radius)))
+    return Weights(*(values.view(-1, 1, 1, 1) for values in (channels.middle, channels.radius)))
 
 
 def _shifts(node: Node) -> bool:

@@ -187,8 +187,8 @@ def _linear_pieces_relaxation(
 ) -> LinearRelaxation:
     """The relaxation of the smallest area: the piece of the envelope over the middle of the range."""
     low, high = _linear_pieces_interval(below, above, lower, upper, knots)
-    known = lower.isfinite() & upper.isfinite()
-    points = _at_knots(lower.where(known, 0.0), upper.where(known, 0.0), knots)
+    finite = lower.isfinite() & upper.isfinite()
+    points = _at_knots(lower.where(finite, 0.0), upper.where(finite, 0.0), knots)
     middle = points[0] / 2 + points[-1] / 2
     parts = []
     for sign, function, constant in ((-1, below, low), (1, above, high)):
@@ -205,7 +205,7 @@ def _linear_pieces_relaxation(
             product = slope * z
             excesses.append(value - product + (value.abs() + product.abs()) * ERROR + TINY)
         intercept = torch.stack(excesses).amax(0)
-        usable = known & slope.isfinite() & intercept.isfinite()
+        usable = finite & slope.isfinite() & intercept.isfinite()
         parts += [(sign * slope).where(usable, 0.0), (sign * intercept).where(usable, constant)]
     return LinearRelaxation(*parts)
 
@@ -278,8 +278,8 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
 def _prelu_ends(node: Activation, like: Tensor) -> Ends:
     """The smallest and the largest function for the slopes of the node's elements, flattened into one row."""
     assert node.weight is not None
-    ends = [end.to(like).expand(1, *node.shape).flatten() for end in _prelu_slopes(node)]
-    least, most = (end.repeat(like.numel() // max(1, node.size)).view_as(like) for end in ends)
+    slopes = [slope.to(like).expand(1, *node.shape).flatten() for slope in _prelu_slopes(node)]
+    least, most = (slope.repeat(like.numel() // max(1, node.size)).view_as(like) for slope in slopes)
     return lambda z: torch.where(z >= 0, z, most * z), lambda z: torch.where(z >= 0, z, least * z)
 
 

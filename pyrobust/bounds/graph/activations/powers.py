@@ -77,7 +77,7 @@ def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxat
 def _defined(node: Activation) -> Defined | None:
     p = _exponent(node)
     curve = _curve(p)
-    return None if curve.everywhere else lambda lower, upper: curve.known(lower, upper) | _mirrored(p, upper)
+    return None if curve.everywhere else lambda lower, upper: curve.defined_on(lower, upper) | _mirrored(p, upper)
 
 
 def _forward(node: Activation, z: Tensor) -> Tensor:

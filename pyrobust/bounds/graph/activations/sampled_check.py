@@ -37,9 +37,9 @@ def check_bounds(
     parts = [term.unsqueeze(1) for term in bounds(lower, upper)]
     room = _EXACT if exact else _DIFFERENTIABLE
     for side, first, sign in (("lower", 0, 1), ("upper", 1, -1)):
-        slope, intercept, end = parts[2 * first], parts[2 * first + 1], parts[4 + first]
+        slope, intercept, limit = parts[2 * first], parts[2 * first + 1], parts[4 + first]
         product = torch.where(slope == 0, 0.0, slope * z)
-        for form, bound in (("linear relaxation", product + intercept), ("range", end.expand_as(z))):
+        for form, bound in (("linear relaxation", product + intercept), ("range", limit.expand_as(z))):
             slack = room * (1 + value.abs() + product.abs() + intercept.abs().nan_to_num(0, 0, 0))
             outside = (sign * (bound - value) > slack) | bound.isnan()
             if bool((outside & value.isfinite()).any()):
@@ -85,7 +85,7 @@ def _samples(*, infinite: bool) -> tuple[Tensor, Tensor, Tensor]:
     center = rng.standard_normal(_RANGES) * 10 ** rng.uniform(-2, 1, _RANGES)
     radius = np.abs(rng.standard_normal(_RANGES)) * 10 ** rng.uniform(-4, 1, _RANGES)
     radius[::23], center[1::11] = 0, rng.integers(-3, 4, len(center[1::11]))
-    lower, upper = (torch.from_numpy(end) for end in (center - radius, center + radius))
+    lower, upper = (torch.from_numpy(bound) for bound in (center - radius, center + radius))
     shares = torch.linspace(0, 1, _POINTS, dtype=torch.float64)
     z = (lower[:, None] * (1 - shares) + upper[:, None] * shares).clamp(lower[:, None], upper[:, None])
     if infinite:

@@ -90,10 +90,10 @@ _add(
 def _tanhshrink(z: Tensor) -> Tensor:
     """The difference z − tanh z; computed near 0 by the continued fraction tanh z = z / (1 + z²/(3 + z²/(5 + …)))."""
     near = z.clamp(-1, 1)
-    rest = torch.zeros_like(z)
+    fraction = torch.zeros_like(z)
     for odd in range(21, 1, -2):
-        rest = near.square() / (odd + rest)
-    return torch.where(z.abs() < 1, near * rest / (1 + rest), z - torch.tanh(z))
+        fraction = near.square() / (odd + fraction)
+    return torch.where(z.abs() < 1, near * fraction / (1 + fraction), z - torch.tanh(z))
 
 
 _add(
@@ -208,8 +208,8 @@ def _tanh_gelu(z: Tensor) -> Tensor:
 
 def _tanh_gelu_slope(z: Tensor) -> Tensor:
     y = _GELU * (z + 0.044715 * z**3)
-    rest = torch.sigmoid(y) * torch.sigmoid(-y)
-    return torch.sigmoid(y) + _GELU * torch.where(rest > 0, z * (1 + 3 * 0.044715 * z.square()) * rest, 0)
+    bell = torch.sigmoid(y) * torch.sigmoid(-y)
+    return torch.sigmoid(y) + _GELU * torch.where(bell > 0, z * (1 + 3 * 0.044715 * z.square()) * bell, 0)
 
 
 def _silu_slope(z: Tensor) -> Tensor:

@@ -186,11 +186,11 @@ def row_from_rule(
 
 def apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor) -> list[Tensor]:
     """Return the six tensors of a rule, of lower's shape; RuntimeError if the rule fails or returns anything else."""
-    ends = [end.flatten().cpu().numpy() for end in (lower, upper)]
+    limits = [bound.flatten().cpu().numpy() for bound in (lower, upper)]
     try:
-        parts = [np.asarray(column, dtype=np.float64) for column in rule(*ends)]
+        parts = [np.asarray(column, dtype=np.float64) for column in rule(*limits)]
     except Exception as error:
         raise RuntimeError(f"a bound rule failed: {type(error).__name__}: {error}") from error
-    if len(parts) != 6 or any(column.shape != ends[0].shape for column in parts):
-        raise RuntimeError(f"a bound rule: expected six arrays of {len(ends[0])} elements from {function}")
+    if len(parts) != 6 or any(column.shape != limits[0].shape for column in parts):
+        raise RuntimeError(f"a bound rule: expected six arrays of {len(limits[0])} elements from {function}")
     return [torch.tensor(column, device=lower.device).view_as(lower) for column in parts]

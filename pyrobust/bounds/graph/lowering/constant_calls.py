@@ -84,10 +84,10 @@ def _fresh(*operators: Any) -> None:
     """Register operators that make a tensor of given numbers in the shape or dtype of their first argument."""
     for operator in operators:
 
-        def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = operator, **options: Any) -> Constant:
+        def rule(lowering: Lowering, z: Node, *arguments: Any, call: Any = operator, **options: Any) -> Constant:
             like = torch.zeros(lowering.batch, *z.shape, dtype=lowering.dtype)
             kept = {key: value for key, value in options.items() if key not in ("device", "layout", "pin_memory")}
-            return Constant.of(call(like, *rest, **kept))
+            return Constant.of(call(like, *arguments, **kept))
 
         lowers(operator)(rule)
 

@@ -189,7 +189,7 @@ def threshold(lowering: Lowering, z: Node, least: float, value: float) -> Node:
 
 
 @lowers(*(getattr(aten, name).Scalar for name in ("gt", "ge", "lt", "le", "eq", "ne")), aten.sign.default)
-def step(lowering: Lowering, z: Node, *rest: float) -> Node:
+def step(lowering: Lowering, z: Node, *operands: float) -> Node:
     """Refuse comparisons."""
     raise lowering.unsupported("a step of its operand jumps, so that no linear relaxation is tight")
 
@@ -318,7 +318,7 @@ def _bounds_of(operator: Any, rule: RelaxationRule | Curve) -> Callable[[Tensor,
 def _slope_range(value: Any) -> tuple[float, float]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise InputTypeError("slope_range", "(smallest, largest) or None", repr(value))
-    smallest, largest = (number("slope_range", end) for end in value)
+    smallest, largest = (number("slope_range", slope) for slope in value)
     if not -math.inf < smallest <= largest < math.inf:
         raise InputError("slope_range", "finite numbers with smallest <= largest", repr(value))
     return smallest, largest

@@ -61,9 +61,9 @@ def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node
     total = sum(node.size for node in nodes)
     if len(result) != lowering.batch:
         raise lowering.unsupported("it mixes the examples of a batch")
-    first, rest = result[0].long(), result[1:].long()
+    first, others = result[0].long(), result[1:].long()
     fixed = first > lowering.batch * total
-    if not bool((fixed | (rest == torch.where(first > 0, first + total, 0))).all()):
+    if not bool((fixed | (others == torch.where(first > 0, first + total, 0))).all()):
         raise lowering.unsupported("it mixes the examples of a batch")
     index = torch.where(fixed, -1, first - 1)
     if len(nodes) == 1 and index.numel() == total and bool((index.flatten() == torch.arange(total)).all()):
@@ -88,7 +88,7 @@ def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node
 
     with torch.no_grad():
         values = [constant.value() for constant in constants]
-        if any(not torch.equal(of_constants(row)(*values), of_constants(first)(*values)) for row in rest):
+        if any(not torch.equal(of_constants(row)(*values), of_constants(first)(*values)) for row in others):
             raise lowering.unsupported("a constant of it differs between the examples of a batch")
     shift = Constant.arranged(of_constants(first), constants)
     return Scale(name=lowering.name, shape=node.shape, inputs=(node,), scale=None, shift=shift)
@@ -183,8 +183,8 @@ def _moves(*operators: Any) -> None:
                     return value.value().cpu()
                 return numbered[value] if isinstance(value, Node | Constant) else value
 
-            rest, named = map_aggregate((arguments, kept), filled)
-            result = call(*rest, **named)
+            positional, named = map_aggregate((arguments, kept), filled)
+            result = call(*positional, **named)
             if isinstance(result, Tensor):
                 return _in_place(lowering, list(parts), result)
             return [_in_place(lowering, list(parts), piece) for piece in result]

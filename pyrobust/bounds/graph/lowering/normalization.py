@@ -253,8 +253,8 @@ def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: boo
     variance = summed(lowering, squares, _shares(count), number(epsilon).moved(lambda t: t[None]), (epsilon, math.inf))
     root = activation(lowering, variance, "rsqrt")
     repeated = moved(lowering, root, lambda t: t.expand(-1, count, -1, -1))
-    most = math.nextafter(math.sqrt(count - 1 if centered else count), math.inf) if epsilon > 0 else math.inf
-    return Product(name=lowering.name, shape=rows.shape, inputs=(values, repeated), known=(-most, most))
+    limit = math.nextafter(math.sqrt(count - 1 if centered else count), math.inf) if epsilon > 0 else math.inf
+    return Product(name=lowering.name, shape=rows.shape, inputs=(values, repeated), known=(-limit, limit))
 
 
 def _centered(lowering: Lowering, rows: Node) -> Node:
