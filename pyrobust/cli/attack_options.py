@@ -65,7 +65,7 @@ _DEFAULT = "autoattack"
 
 
 def choose_attack(
-    name: str, norm: str, given: Mapping[str, Any]
+    name: str, norm: str, values: Mapping[str, Any]
 ) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
     """Return the class of an attack, or the function that makes a user's own, and its settings.
 
@@ -78,7 +78,7 @@ def choose_attack(
 
     entry = CATALOGUE.get(name)
     settable = {} if entry is None else option_settings(entry.attack)
-    for option, value in given.items():
+    for option, value in values.items():
         if value is not None and option not in settable:
             what = "set it in your code" if entry is None else "leave it out"
             raise InputError(f"--{option}", f"none with --attack {name}", value, what)
@@ -91,8 +91,8 @@ def choose_attack(
         alike = MinimumNormAttack if issubclass(attack_class, MinimumNormAttack) else AdversarialAttack
         others = [
             other
-            for other, known in CATALOGUE.items()
-            if issubclass(known.attack, alike) and norm in known.attack.norms
+            for other, candidate in CATALOGUE.items()
+            if issubclass(candidate.attack, alike) and norm in candidate.attack.norms
         ]
         raise InputError(
             "--norm",
@@ -103,11 +103,11 @@ def choose_attack(
     settings = {"norm": norm, **entry.settings}
     if norm == "l1" and attack_class.__name__ == "APGD":
         settings["multi_epsilon"] = True  # as AutoAttack runs it
-    return attack_class, settings | {settable[option]: value for option, value in given.items() if value is not None}
+    return attack_class, settings | {settable[option]: value for option, value in values.items() if value is not None}
 
 
 def choose_minimum(
-    name: str | None, norm: str, given: Mapping[str, Any]
+    name: str | None, norm: str, values: Mapping[str, Any]
 ) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
     """Return the class of a minimum-norm attack, or the function that makes the ensemble, and its settings.
 
@@ -118,15 +118,15 @@ def choose_minimum(
     from pyrobust.attacks.catalogue import CATALOGUE
 
     if name is None:
-        for option, value in given.items():
+        for option, value in values.items():
             if value is not None and option != "restarts":
                 raise InputError(f"--{option}", "none without --attack", value, "name an attack or leave it out")
-        return partial(_ensemble, given.get("restarts")), {"norm": norm}
-    attack_class, settings = choose_attack(name, norm, given)
+        return partial(_ensemble, values.get("restarts")), {"norm": norm}
+    attack_class, settings = choose_attack(name, norm, values)
     if isinstance(attack_class, type) and not issubclass(attack_class, MinimumNormAttack):
-        known = [known for known, entry in CATALOGUE.items() if issubclass(entry.attack, MinimumNormAttack)]
+        choices = [other for other, entry in CATALOGUE.items() if issubclass(entry.attack, MinimumNormAttack)]
         raise InputError(
-            "--attack", problem=f"expected a minimum-norm attack with --minimum, {', '.join(known)}; got {name}"
+            "--attack", problem=f"expected a minimum-norm attack with --minimum, {', '.join(choices)}; got {name}"
         )
     return attack_class, settings
 
@@ -137,9 +137,9 @@ def _ensemble(restarts: int | None, model: nn.Module, epsilon: float, **options:
     from pyrobust.checks import count
 
     attack = MinimumNormEnsemble(model, epsilon, **options)
-    for part in attack.attacks.values():
-        if restarts is not None and hasattr(part, "restarts"):
-            part.restarts *= count("restarts", restarts)
+    for member in attack.attacks.values():
+        if restarts is not None and hasattr(member, "restarts"):
+            member.restarts *= count("restarts", restarts)
     return attack
 
 
@@ -148,12 +148,12 @@ def chosen_attack(call: Call, *, minimum: bool = False) -> tuple[Callable[..., A
 
     Refuses ``--certify-first`` with an attack that does not support it.
     """
-    name, given = call["attack"], call.chosen(*SETTINGS)
+    name, values = call["attack"], call.chosen(*SETTINGS)
     if not minimum and name not in (None, _DEFAULT):
         call.refuse("certify_first", why="with another attack than autoattack")
     if minimum:
-        return choose_minimum(name, call["norm"], given)
-    attack_class, settings = choose_attack(name or _DEFAULT, call["norm"], given)
+        return choose_minimum(name, call["norm"], values)
+    attack_class, settings = choose_attack(name or _DEFAULT, call["norm"], values)
     return attack_class, settings | ({"certify_first": True} if call["certify_first"] else {})
 
 

@@ -68,10 +68,10 @@ def curve(call: Call) -> None:
     sha256 = model_hash(model)
     x, y = images.read(range(len(images))[:: call["skip"]][: call["max"]])
     result = robustness_curve(attack_class, model, x, y, points, progress=show_progress(), **arguments)
-    own_seed, own = attack_settings(attacker)
+    own_seed, attack_parameters = attack_settings(attacker)
     selection = {"images": len(images), **call.chosen("skip", "max"), "shard": None}
     caption = [
-        words.describe_attack(result.attack, result.norm, call["clip"], own, own_seed)
+        words.describe_attack(result.attack, result.norm, call["clip"], attack_parameters, own_seed)
         + ("" if call["grid"] is None else f"; grid {call['grid']}"),
         caption_of.describe_model(call["model"], sha256, str(attacker.runner.dtype).removeprefix("torch.")),
         caption_of.describe_data(images.name, images.sha256, selection, len(x)),

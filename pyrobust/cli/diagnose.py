@@ -51,7 +51,7 @@ _OPTIONS = {
 
 
 @offering(_OPTIONS)
-def diagnose(given: dict[str, Any]) -> None:
+def diagnose(values: dict[str, Any]) -> None:
     """Tell a robust classifier from one whose gradients mislead attacks.
 
     Looks at the forward pass, the gradient, and attacks of different kinds on the first 100 images (--max), and prints
@@ -62,24 +62,24 @@ def diagnose(given: dict[str, Any]) -> None:
 
     Example: pyrobust diagnose --model zoo:digits-smooth-0.25 --data digits --epsilon 0.1
     """
-    model, data, weights, json_file = (given[name] for name in ("model", "data", "weights", "json"))
-    skip, most, seed = (given[name] for name in ("skip", "max", "seed"))
-    if given["replace"] and json_file in (None, "-"):
+    model, data, weights, json_file = (values[name] for name in ("model", "data", "weights", "json"))
+    skip, limit, seed = (values[name] for name in ("skip", "max", "seed"))
+    if values["replace"] and json_file in (None, "-"):
         raise InputError("--replace", "none without --json FILE", hint="leave it out")
-    check_json(json_file, input_paths(data, weights), given["replace"], json_begins=_JSON_BEGINS)
+    check_json(json_file, input_paths(data, weights), values["replace"], json_begins=_JSON_BEGINS)
     import torch
     from rich.console import Console
 
     from pyrobust.attacks import diagnose as examine
     from pyrobust.zoo import load_data, load_model
 
-    images, net = load_data(data, images_to_read(skip, most)), load_model(model, weights)
-    running = {name: given[name] for name in ("clip", "seed", "batch_size", "device")}
-    if given["dtype"] is not None:
-        running["dtype"] = getattr(torch, given["dtype"])
-    x, y = images.read(range(len(images))[::skip][:most])
+    images, net = load_data(data, images_to_read(skip, limit)), load_model(model, weights)
+    running = {name: values[name] for name in ("clip", "seed", "batch_size", "device")}
+    if values["dtype"] is not None:
+        running["dtype"] = getattr(torch, values["dtype"])
+    x, y = images.read(range(len(images))[::skip][:limit])
     try:
-        diagnosis = examine(net, x, y, given["epsilon"], given["norm"], **running, progress=show_progress())
+        diagnosis = examine(net, x, y, values["epsilon"], values["norm"], **running, progress=show_progress())
     except PyrobustError:
         raise
     except Exception as error:
@@ -90,7 +90,7 @@ def diagnose(given: dict[str, Any]) -> None:
     status = 0 if diagnosis.verdict == "nothing found" else 1
     if json_file is not None:
         about = {"model": model_name(model, weights), "data": images.name, "data_sha256": images.sha256}
-        selection = {"skip": skip, "max": most, "seed": seed}
+        selection = {"skip": skip, "max": limit, "seed": seed}
         write_json({"exit_status": status, **about, **selection, **diagnosis.to_dict()}, json_file)
     if status:
         raise typer.Exit(status)

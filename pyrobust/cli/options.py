@@ -131,10 +131,10 @@ def offering(
 
     def decorate(function: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
         def command(**texts: Any) -> None:
-            given = {}
+            values = {}
             for name, option in options.items():
-                given[name] = value_of(name, option, texts[_variable(name, option)])
-            function(given)
+                values[name] = value_of(name, option, texts[_variable(name, option)])
+            function(values)
 
         for attribute in ("__name__", "__doc__", "__module__"):
             setattr(command, attribute, getattr(function, attribute))

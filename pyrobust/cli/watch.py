@@ -207,7 +207,7 @@ def describe_state(state: RunState) -> list[str]:
     from pyrobust.report.formats import plain_text
 
     speed = "" if state.images_per_second is None else f", {_speed(state)}"
-    remaining = "" if state.seconds_left is None or state.state == "done" else f", {_left(state)}"
+    remaining = "" if state.seconds_left is None or state.state == "done" else f", {_time_left(state)}"
     counts = f"{state.abstained} abstained, {state.failed} failed"
     rates = ", ".join(
         f"{rate.title} {100 * rate.value:.1f} %"
@@ -235,7 +235,7 @@ def _drawn(path: str, state: RunState | None) -> RenderableType:
     head = Text(f"{state.path}  ", style="bold").append(f"{state.kind}, {state.model}, {state.data}", style="not bold")
     progress = Table.grid(padding=(0, 2))
     speed = "" if state.images_per_second is None else _speed(state)
-    remaining = "" if state.seconds_left is None or state.state == "done" else _left(state)
+    remaining = "" if state.seconds_left is None or state.state == "done" else _time_left(state)
     bar = ProgressBar(total=state.total, completed=state.done, width=30)
     progress.add_row(bar, f"{state.done} of {state.total} images", speed, remaining, Text(_status(state), style="bold"))
     rates = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
@@ -280,7 +280,7 @@ def _speed(state: RunState) -> str:
     return f"{state.images_per_second:.2f}/s"
 
 
-def _left(state: RunState) -> str:
+def _time_left(state: RunState) -> str:
     """Time left, as two units at most."""
     seconds = round(state.seconds_left or 0.0)
     for unit, name, divisor, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
