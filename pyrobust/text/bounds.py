@@ -130,8 +130,8 @@ def certify_words(
     if max_substitutions is not None:
         max_substitutions = integer("max_substitutions", max_substitutions, 0)
     every = torch.arange(len(problem.sets))
-    most = problem.positions if max_substitutions is None else problem.positions.clamp(max=max_substitutions)
-    lower = problem.bounds(every, most)
+    limits = problem.positions if max_substitutions is None else problem.positions.clamp(max=max_substitutions)
+    lower = problem.bounds(every, limits)
     return WordBounds(lower, problem.positions, max_substitutions, problem.method, sound, semantics)
 
 
@@ -253,22 +253,22 @@ class Problem:
 
     def _margins(self, length: int, texts: list[int], changes: Tensor) -> Tensor:
         """Lower bounds [n, K − 1] of texts of one length."""
-        points, known = self._points(texts)
+        points, finite = self._points(texts)
         if length not in self._bounded:
             self._bounded[length] = BoundedModel(self._network, points[:1, 0])
         bounded = self._bounded[length]
         lower = torch.full((len(texts), bounded.outputs - 1), -torch.inf, dtype=torch.float64)
         y = class_labels("y", self._y[texts], len(texts), bounded.outputs)
-        left = known.cpu()
+        undecided = finite.cpu()
         for method in self.options.methods():
-            rows = left.nonzero().squeeze(1)
+            rows = undecided.nonzero().squeeze(1)
             if not len(rows):
                 break
             options = dataclasses.replace(self.options, method=method)
-            own = Choices(points[rows.to(points.device)], changes[rows])
-            found = bounded.margins(y=y[rows], choices=own, options=options).lower
-            lower[rows] = torch.fmax(lower[rows], found)
-            left[rows] = ~(lower[rows] > 0).all(1)
+            choices = Choices(points[rows.to(points.device)], changes[rows])
+            proved = bounded.margins(y=y[rows], choices=choices, options=options).lower
+            lower[rows] = torch.fmax(lower[rows], proved)
+            undecided[rows] = ~(lower[rows] > 0).all(1)
         return lower
 
     def _points(self, texts: list[int]) -> tuple[Tensor, Tensor]:

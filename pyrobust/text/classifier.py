@@ -133,8 +133,8 @@ class WordClassifier:
             with torch.no_grad(), evaluation_mode(self.embedding):
                 vectors, again = self.embedding(asked), self.embedding(torch.cat((asked.flip(0), asked[:1])))
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            most = max(indices, default=0)
-            raise ModelError(f"embedding: failed at indices of up to {most}: {error}") from error
+            largest = max(indices, default=0)
+            raise ModelError(f"embedding: failed at indices of up to {largest}: {error}") from error
         if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) != len(indices):
             got = shape_text(vectors.shape) if isinstance(vectors, Tensor) else kind(vectors)
             raise ModelError(f"embedding: expected float vectors [{len(indices)}, ...], got {got}")

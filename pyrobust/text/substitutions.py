@@ -76,12 +76,12 @@ def split_words(text: str) -> SplitText:
     """
     if not isinstance(text, str):
         raise InputTypeError("text", "a string", shown(text))
-    words, gaps, end = [], [], 0
+    words, gaps, last = [], [], 0
     for match in _WORD.finditer("".join(map(_character_class, text))):
         words.append(text[match.start() : match.end()])
-        gaps.append(text[end : match.start()])
-        end = match.end()
-    return SplitText(tuple(words), (*gaps, text[end:]))
+        gaps.append(text[last : match.start()])
+        last = match.end()
+    return SplitText(tuple(words), (*gaps, text[last:]))
 
 
 def word_substitutions(
