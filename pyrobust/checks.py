@@ -120,9 +120,9 @@ def clip_range(name: str, value: Any) -> tuple[float, float]:
     pyrobust.errors.InputError: clip: expected two finite numbers, low < high, got (1, 0)
     """
     pair = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | torch.Tensor) and value.ndim == 1)
-    ends = list(value) if pair else []
-    numbers = [end for end in map(_float, ends) if end is not None]
-    if not len(numbers) == len(ends) == 2:
+    bounds = list(value) if pair else []
+    numbers = [bound for bound in map(_float, bounds) if bound is not None]
+    if not len(numbers) == len(bounds) == 2:
         raise InputTypeError(name, "two finite numbers, low < high", shown(value))
     low, high = numbers
     if not -math.inf < low < high < math.inf:
@@ -210,15 +210,15 @@ def file_path(name: str, value: Any) -> Path:
     return Path(text)
 
 
-def choice(name: str, value: Any, known: Sequence[str]) -> str:
+def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return one of several names.
 
     >>> choice("semantics", "exact", ("real", "float32"))
     Traceback (most recent call last):
     pyrobust.errors.InputError: semantics: expected one of real, float32, got 'exact'
     """
-    if not isinstance(value, str) or value not in known:
-        raise InputError(name, f"one of {', '.join(known)}", shown(value))
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(name, f"one of {', '.join(choices)}", shown(value))
     return value
 
 
@@ -314,13 +314,13 @@ def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     array([0.5 , 0.75])
     """
     with suppress(TypeError, ValueError):  # sequences of different lengths
-        given = np.asarray(values)
-        if given.dtype.kind in "fiu":
-            return given.astype(np.float64)
-        if given.dtype.kind == "O":  # such as fractions, and lists that mix numbers with other things
-            floats = [_float(value) for value in given.flat]
+        entries = np.asarray(values)
+        if entries.dtype.kind in "fiu":
+            return entries.astype(np.float64)
+        if entries.dtype.kind == "O":  # such as fractions, and lists that mix numbers with other things
+            floats = [_float(value) for value in entries.flat]
             if None not in floats:
-                return np.array(floats, dtype=np.float64).reshape(given.shape)
+                return np.array(floats, dtype=np.float64).reshape(entries.shape)
     raise InputTypeError(name, "a number or an array of numbers", shown(values))
 
 
@@ -356,9 +356,9 @@ def radii(
     try:
         if isinstance(value, torch.Tensor | np.ndarray | np.generic):
             # device is given, since torch.set_default_device may name another
-            given = torch.as_tensor(value, device="cpu").detach()
-            number_like = given.dtype != torch.bool and not given.dtype.is_complex
-            radius = given.double() if number_like else None
+            entries = torch.as_tensor(value, device="cpu").detach()
+            number_like = entries.dtype != torch.bool and not entries.dtype.is_complex
+            radius = entries.double() if number_like else None
         elif shape is not None and isinstance(value, list | tuple) and any(isinstance(v, list | tuple) for v in value):
             radius = torch.from_numpy(array(name, value))
         elif isinstance(value, list | tuple):
@@ -590,10 +590,10 @@ def image_indices(indices: Any, examples: int | None = None) -> list[int]:
         "indices", indices.tolist() if isinstance(indices, torch.Tensor | np.ndarray) else indices, "integers"
     )
     result: list[int] = []
-    for place, value in enumerate(values):
+    for position, value in enumerate(values):
         index = _index(value)
         if index is None:
-            raise InputTypeError("indices", "a sequence of integers", f"{shown(value)} at index {place}")
+            raise InputTypeError("indices", "a sequence of integers", f"{shown(value)} at index {position}")
         if not 0 <= index < WORDS:
             raise InputError("indices", "0 to 2**32 - 1, the noise contract's range", shown(index))
         result.append(index)
@@ -630,14 +630,14 @@ def kind(value: object) -> str:
     return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def first_values(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5) -> str:
+def first_values(values: Sequence[Any], form: Callable[[Any], str] = repr, limit: int = 5) -> str:
     """Write the first few values, and how many more follow.
 
     >>> first_values([0.5, "a"]), first_values(range(1, 2001))
     ("0.5, 'a'", '1, 2, 3, 4, 5 and 1,995 more')
     """
-    more = f" and {len(values) - most:,} more" if len(values) > most else ""
-    return ", ".join(map(form, values[:most])) + more
+    more = f" and {len(values) - limit:,} more" if len(values) > limit else ""
+    return ", ".join(map(form, values[:limit])) + more
 
 
 def first_wrong(values: Tensor | npt.NDArray[Any], wrong: Tensor | npt.NDArray[np.bool_]) -> str:
@@ -648,9 +648,9 @@ def first_wrong(values: Tensor | npt.NDArray[Any], wrong: Tensor | npt.NDArray[n
     >>> first_wrong(torch.zeros(1, 2), torch.tensor([[False, True]]))
     '0.0 at [0, 1]'
     """
-    place = torch.as_tensor(wrong).nonzero()[0].tolist()
-    value = values[tuple(place)].item()
-    return f"{value} at {place if len(place) > 1 else f'index {place[0]}'}" if place else str(value)
+    position = torch.as_tensor(wrong).nonzero()[0].tolist()
+    value = values[tuple(position)].item()
+    return f"{value} at {position if len(position) > 1 else f'index {position[0]}'}" if position else str(value)
 
 
 def shape_text(shape: Iterable[int | str]) -> str:
@@ -718,12 +718,12 @@ def _float(value: Any) -> float | None:
         return None
 
 
-def _power(most: int) -> str:
+def _power(number: int) -> str:
     """The upper end of a range, written as a power of two if near one of 16 bits or more."""
-    for end, rest in ((most, ""), (most + 1, " - 1")):
-        if end >= 1 << 16 and end.bit_count() == 1:
-            return f"2**{end.bit_length() - 1}{rest}"
-    return str(most)
+    for power, suffix in ((number, ""), (number + 1, " - 1")):
+        if power >= 1 << 16 and power.bit_count() == 1:
+            return f"2**{power.bit_length() - 1}{suffix}"
+    return str(number)
 
 
 def shown(value: Any) -> str:

@@ -65,7 +65,7 @@ class Judge:
 
     def __init__(self, runner: Runner, logits: Callable[[Tensor], Tensor] | None = None) -> None:
         self.runner = runner
-        self._given = logits or (lambda batch: runner.logits(batch.to(runner.dtype), watch=True))
+        self._forward = logits or (lambda batch: runner.logits(batch.to(runner.dtype), watch=True))
         #: Examples passed to ``logits`` so far.
         self.rows = 0
 
@@ -134,7 +134,7 @@ class Judge:
 
     def _logits(self, batch: Tensor) -> Tensor:
         self.rows += len(batch)
-        logits = self._given(batch).detach()
+        logits = self._forward(batch).detach()
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     def _note_no_class(self, classes: Tensor) -> None:

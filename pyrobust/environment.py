@@ -45,8 +45,8 @@ def allowed_processors(root: str = "") -> "int | None":
             continue
         folder = f"{root}/sys/fs/cgroup" + ("/cpu" if controllers else "")
         # Limits of the parent groups hold, too; groups outside a container cannot be seen.
-        for part in ("", *path.strip("/").split("/")):
-            folder = f"{folder}/{part}" if part else folder
+        for segment in ("", *path.strip("/").split("/")):
+            folder = f"{folder}/{segment}" if segment else folder
             if controllers:  # version 1 of control groups
                 limit = [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
             else:

@@ -22,20 +22,20 @@ def field_names(kind: type) -> tuple[str, ...]:
     return tuple(inspect.signature(kind).parameters)
 
 
-def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], known: Iterable[str]) -> None:
+def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], fields: Iterable[str]) -> None:
     """Raise InputTypeError for the first keyword that a function does not take.
 
     Args:
         call: the function.
         keywords: keyword arguments that its signature does not name.
-        known: keywords that it takes nevertheless, because its settings have such fields.
+        fields: keywords that it takes nevertheless, because its settings have such fields.
     """
-    known = tuple(known)
+    fields = tuple(fields)
     for name in keywords:
-        if name not in known:
+        if name not in fields:
             parameters = inspect.signature(call).parameters.values()
             named = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-            named += [field for field in known if field not in named]
+            named += [field for field in fields if field not in named]
             similar = difflib.get_close_matches(name, named, n=1)
             hint = f" (did you mean {similar[0]!r}?)" if similar else ""
             raise InputTypeError(
@@ -45,14 +45,14 @@ def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], known: Ite
             )
 
 
-def merge_fields(argument: str, given: Settings | None, keywords: Mapping[str, Any], default: Settings) -> Settings:
+def merge_fields(argument: str, settings: Settings | None, keywords: Mapping[str, Any], default: Settings) -> Settings:
     """Return the settings given as an argument, or the default ones, with the keywords in place of their fields.
 
     >>> Both = dataclasses.make_dataclass("Both", ["norm", "clip"])
     >>> merge_fields("options", None, {"clip": 1}, Both("l2", 0))
     Both(norm='l2', clip=1)
     """
-    if given is not None and not isinstance(given, type(default)):
-        raise InputTypeError(argument, type(default).__name__, type(given).__name__)
-    chosen = default if given is None else given
+    if settings is not None and not isinstance(settings, type(default)):
+        raise InputTypeError(argument, type(default).__name__, type(settings).__name__)
+    chosen = default if settings is None else settings
     return dataclasses.replace(cast(Any, chosen), **keywords) if keywords else chosen

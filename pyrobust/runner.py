@@ -119,7 +119,7 @@ class Runner:
         self.given_batch_size: int | None = None
         # Rows per batch, by shape and gradients: as found if none are given, or as many as fit after an out-of-memory
         # error.
-        self._found: dict[tuple[tuple[int, ...], bool], int] = {}
+        self._batch_rows: dict[tuple[tuple[int, ...], bool], int] = {}
         self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}
         self._heap_rows: dict[tuple[int, ...], int] = {}  # rows whose activations the heap holds, by shape
         self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch has run
@@ -157,7 +157,7 @@ class Runner:
     def to(self, device: torch.device | str) -> None:
         """Move the model to a device, and run it there from now on; batch sizes are found anew."""
         self._device = existing_device(device)
-        self._found.clear()
+        self._batch_rows.clear()
         self._fitting.clear()
         self._pinned.clear()
         if isinstance(self.model, nn.Module):
@@ -191,9 +191,9 @@ class Runner:
         """
         rows = self.given_batch_size
         if rows is None:
-            rows = self._found.get((shape, gradients))
+            rows = self._batch_rows.get((shape, gradients))
         if rows is None:
-            rows = self._found[shape, gradients] = self._find_batch_size(shape, gradients)
+            rows = self._batch_rows[shape, gradients] = self._find_batch_size(shape, gradients)
             logger.info("batch size %d for inputs of %s on %s", rows, shape, self.device)
         return min(rows, self._fitting.get((shape, gradients), rows))
 
@@ -203,17 +203,17 @@ class Runner:
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
         """
-        most = self.batch_size(shape)
+        limit = self.batch_size(shape)
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
-        if self.device.type == "cpu" and min(most, total) * row_bytes > _SMALL_BATCH_BYTES:
+        if self.device.type == "cpu" and min(limit, total) * row_bytes > _SMALL_BATCH_BYTES:
             if shape not in self._heap_rows:
                 try:
                     largest = self._largest_output(shape, gradients=False)
                 except (RuntimeError, ValueError):  # a model that takes one batch size only
                     largest = 0
                 self._heap_rows[shape] = _heap_rows(max(row_bytes, largest))
-            most = min(most, self._heap_rows[shape])
-        return even_rows(total, most)
+            limit = min(limit, self._heap_rows[shape])
+        return even_rows(total, limit)
 
     def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
         """Set the number of rows per batch, at least 1; None for as many as fit memory."""
@@ -446,13 +446,13 @@ def _heap_rows(row_bytes: int) -> int:
     return _HEAP_BYTES // row_bytes or sys.maxsize
 
 
-def even_rows(total: int, most: int) -> int:
-    """The size of equal batches for ``total`` rows: as few batches as possible of at most ``most`` rows each.
+def even_rows(total: int, limit: int) -> int:
+    """The size of equal batches for ``total`` rows: as few batches as possible of at most ``limit`` rows each.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)
     """
-    return -(-total // -(-total // most))
+    return -(-total // -(-total // limit))
 
 
 def enter_evaluation_mode(model: object) -> None:

@@ -192,9 +192,9 @@ def read_model_info(path: str | os.PathLike[str]) -> ModelInfo:
 
 
 def _images(data: Data | str, n_examples: int) -> tuple[Tensor, Tensor]:
-    most = count("n_examples", n_examples)
-    images = image_set(load_data(data, most) if isinstance(data, str) else data, SweepSettings(max_images=most))
-    return images.read(range(min(most, len(images))))
+    limit = count("n_examples", n_examples)
+    images = image_set(load_data(data, limit) if isinstance(data, str) else data, SweepSettings(max_images=limit))
+    return images.read(range(min(limit, len(images))))
 
 
 def _fields_of(path: Path) -> dict[str, Any]:

@@ -225,13 +225,13 @@ class _SmoothedSweep(Sweep):
     kind: str
     make_step: SmoothedStep
     smoother: RandomizedSmoothing
-    own: dict[str, Any]
+    kind_parameters: dict[str, Any]
     least_chunk: int
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
         """Find the batch size of a new run; the runner uses the run's batch size until the end."""
-        smoother, images, own, selection = self.smoother, self.images, self.own, self.selection
+        smoother, images, kind_parameters, selection = self.smoother, self.images, self.kind_parameters, self.selection
         runner = smoother.runner
         if device is not None:
             runner.to(device)
@@ -250,15 +250,19 @@ class _SmoothedSweep(Sweep):
                 smoother.predict_batch(images.read([self.first])[0], n=1)
                 fitting = runner.batch_size(images.shape)
             batch = count("batch_size", runner.given_batch_size or fitting, WORDS)
-            drawn = None if own.get("method") == Sequential.layout else own["n"] + own.get("n0", 0)
+            drawn = (
+                None
+                if kind_parameters.get("method") == Sequential.layout
+                else kind_parameters["n"] + kind_parameters.get("n0", 0)
+            )
             # A run keeps its chunk; sequential runs of earlier versions have none.
             chunk = stored.get("chunk") if stored else default_chunk(batch, drawn, self.least_chunk)
             header = Header(
                 kind=self.kind,
                 parameters={
                     **_smoothing_parameters(smoother),
-                    **_grid_parameters(self.kind, smoother, images, own["n"]),
-                    **own,
+                    **_grid_parameters(self.kind, smoother, images, kind_parameters["n"]),
+                    **kind_parameters,
                     **selection,
                     "batch_size": batch,
                     **({} if chunk is None else {"chunk": chunk}),
@@ -284,7 +288,7 @@ def smoothed_sweep(
     make_step: SmoothedStep,
     smoother: RandomizedSmoothing,
     images: LabelledImages,
-    own: dict[str, Any],
+    kind_parameters: dict[str, Any],
     settings: SweepSettings,
     *,
     least_chunk: int = 1,
@@ -299,7 +303,7 @@ def smoothed_sweep(
         make_step=make_step,
         smoother=smoother,
         images=images,
-        own=own,
+        kind_parameters=kind_parameters,
         selection=selection,
         settings=settings,
         least_chunk=least_chunk,

@@ -127,10 +127,10 @@ def verify_dataset(
     >>> bool((radii > 0).any() and (radii < 0.05).all())
     True
     """
-    given: dict[str, Any] = dict(keywords)
-    reject_unknown(verify_dataset, given, (*BOUND_KEYWORDS, *SWEEP_KEYWORDS))
-    of_sweep = {name: given.pop(name) for name in SWEEP_KEYWORDS if name in given}
-    options = merge_options(verify_dataset, options, given, BoundOptions(clip=(0.0, 1.0)))
+    named: dict[str, Any] = dict(keywords)
+    reject_unknown(verify_dataset, named, (*BOUND_KEYWORDS, *SWEEP_KEYWORDS))
+    of_sweep = {name: named.pop(name) for name in SWEEP_KEYWORDS if name in named}
+    options = merge_options(verify_dataset, options, named, BoundOptions(clip=(0.0, 1.0)))
     if (options.iterations, options.time_limit) != (BoundOptions().iterations, None):
         raise InputError("iterations, time_limit", "none for a run, whose bounds can be made again")
     settings = merge_settings(verify_dataset, settings, of_sweep)

@@ -131,13 +131,13 @@ def _backward(
             flat = F.conv_transpose2d(a.flatten(0, 1), layer.weight, None, layer.stride, _sizes(layer)[0], lost)
             a = flat.unflatten(0, a.shape[:2])
         else:
-            lower, upper = (end.unsqueeze(1) for end in relaxed[i])
+            lower, upper = (bound.unsqueeze(1) for bound in relaxed[i])
             chord = upper.clamp(min=0) / (upper.clamp(min=0) - lower.clamp(max=0)).clamp(min=1e-12)
             slope = (upper > -lower).to(a.dtype)
             positive, negative = a.clamp(min=0), a.clamp(max=0)
             bias = bias - (negative * chord * lower.clamp(max=0)).flatten(2).sum(2)
             a = positive * slope + negative * chord
-    centre, radius = (end.unsqueeze(1) for end in box)
+    centre, radius = (bound.unsqueeze(1) for bound in box)
     return (a * centre - a.abs() * radius).flatten(2).sum(2) + bias
 
 

@@ -109,11 +109,11 @@ def certify_in_a_loop(
     """Select and estimate one image at a time, as usual scripts do (Cohen, Rosenfeld and Kolter, 2019)."""
     from scipy.stats import beta, norm
 
-    def count(image: Tensor, left: int) -> Tensor:
+    def count(image: Tensor, remaining: int) -> Tensor:
         counts = torch.zeros(10, dtype=torch.int64)
-        while left > 0:
-            size = min(batch, left)
-            left -= size
+        while remaining > 0:
+            size = min(batch, remaining)
+            remaining -= size
             counts += torch.bincount(model(noisy_copies(image, size)).argmax(1), minlength=10).cpu()
         return counts
 

@@ -71,7 +71,7 @@ def _timed(call: Call, loops: int, device: torch.device) -> float:
 
 def measure(case: Case, repeats: int, device: torch.device, seconds: float = 0.0) -> dict[str, Timing]:
     """Time the variants of a case in turns: at least ``repeats`` rounds, and more until ``seconds`` have passed."""
-    end = time.perf_counter() + seconds
+    deadline = time.perf_counter() + seconds
     loops: dict[str, int] = {}
     for name, call in case.variants.items():
         call()  # warm-up: allocations, lazy initialisation
@@ -81,7 +81,7 @@ def measure(case: Case, repeats: int, device: torch.device, seconds: float = 0.0
             _timed(call, loops[name], device)
     taken: dict[str, list[float]] = {name: [] for name in case.variants}
     for done in itertools.count():
-        if done >= repeats and time.perf_counter() >= end:
+        if done >= repeats and time.perf_counter() >= deadline:
             break
         for name, call in case.variants.items():
             taken[name].append(_timed(call, loops[name], device))

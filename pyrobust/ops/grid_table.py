@@ -103,13 +103,13 @@ _kept = functools.lru_cache(maxsize=64)(_checked)
 def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = "") -> None:
     """Refuse noise whose integers, times the step's numerator, exceed what the float dtype holds exactly."""
     exact = 1 << (53 if real == torch.float64 else 24)
-    most = exact // (noise.reach + 1)
-    if noise.step.numerator > most:
+    limit = exact // (noise.reach + 1)
+    if noise.step.numerator > limit:
         what = str(real).removeprefix("torch.")
         raise InputError(
             argument,
             where=where,
-            problem=f"expected a numerator of at most {most}, so that {what} holds the noise's integers, up to "
+            problem=f"expected a numerator of at most {limit}, so that {what} holds the noise's integers, up to "
             f"{noise.reach + 1}, times it; got {noise.step}",
             hint="take a step with a smaller numerator, or a smaller sigma",
         )
@@ -135,7 +135,7 @@ def _as_tensor(words: npt.NDArray[np.uint32]) -> Tensor:
     return torch.from_numpy(words.view(np.int32))
 
 
-def _place(v: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _positions(v: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Positions of 31-bit words on the guide's scale: the bits of the float32 nearest to v | 1, minus those of 1."""
     return (v | 1).astype(np.float32).view(np.int32).astype(np.int64) - 0x3F800000
 
@@ -148,7 +148,7 @@ def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
     threshold per cell. Thresholds at the same position share a cell: a draw at that position is decided by the
     thresholds themselves.
     """
-    places, counts = np.unique(_place(leading), return_counts=True)
+    places, counts = np.unique(_positions(leading), return_counts=True)
     for bits in range(_MANTISSA + 1):
         low = _MANTISSA - bits
         cells = places >> low
@@ -158,7 +158,7 @@ def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
         several = (counts > 1) & (places >> _MANTISSA >= bits)
         if alone.all() and not several.any() and len(leading) + 1 < 1 << (32 - low):
             break
-    above = len(leading) - np.searchsorted(np.sort(_place(leading)), np.arange((32 << bits) + 1) << low)
+    above = len(leading) - np.searchsorted(np.sort(_positions(leading)), np.arange((32 << bits) + 1) << low)
     # Thresholds at or above the end of a cell are above every word in it.
     entries = above[1:] << low
     entries[cells] |= places & ((1 << low) - 1)

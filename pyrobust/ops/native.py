@@ -85,15 +85,15 @@ def _as_input_error(message: str, args: Sequence[object]) -> InputError:
         return InputError(op, problem=problem)
     error = InputError(parts["argument"], parts["expected"], parts["got"] or "", parts["hint"] or "")
     # The kernels report only the row, not the value: "got nan in row 1" is more useful.
-    limits, place = _LIMITS.fullmatch(error.expected), _ROW.fullmatch(error.got)
-    if limits is not None and place is not None:
+    limits, position = _LIMITS.fullmatch(error.expected), _ROW.fullmatch(error.got)
+    if limits is not None and position is not None:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == 2]
         # The point x, whose range is checked, follows the perturbation.
         bounded = limits["low"] is not None
-        row = tensors[1 if bounded else 0].detach()[int(place["row"])].double()
+        row = tensors[1 if bounded else 0].detach()[int(position["row"])].double()
         inside = (row >= float(limits["low"])) & (row <= float(limits["high"])) if bounded else row.isfinite()
         if not bool(inside.all()):
-            error.got = f"{row[~inside][0].item():.9g} in row {place['row']}"
+            error.got = f"{row[~inside][0].item():.9g} in row {position['row']}"
     return error
 
 

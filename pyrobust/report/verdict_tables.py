@@ -441,7 +441,7 @@ def _number(value: float, lower: float, upper: float) -> Quantity:
 def _median(use: QueriesToSuccess) -> Cell:
     value, lower, upper = use.quantiles[0], use.quantile_lower[0], use.quantile_upper[0]
     beyond = f">{use.budget:,}"
-    ends = [beyond if math.isinf(end) else f"{end:,.0f}" for end in (value, lower, upper)]
+    ends = [beyond if math.isinf(number) else f"{number:,.0f}" for number in (value, lower, upper)]
     return Quantity(value, lower, upper, text=f"{ends[0]} ({ends[1]} to {ends[2]})")
 
 

@@ -114,5 +114,5 @@ def _max_early_votes(votes: _Ints, drawn: _Ints, look: int) -> _Ints:
         divergence = special.rel_entr(middle, share) + special.rel_entr(1 - middle, 1 - share)
         beyond = divergence * look >= _EVIDENCE
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-    most = np.minimum(np.floor(high * look), np.minimum(votes, look)).astype(np.int64)
-    return np.where(drawn == look, votes, most)
+    largest = np.minimum(np.floor(high * look), np.minimum(votes, look)).astype(np.int64)
+    return np.where(drawn == look, votes, largest)

@@ -69,20 +69,20 @@ class Survey:
     @property
     def running(self) -> list[int]:
         """Numbers of the parts that are being written."""
-        return [part.number for part in self.parts if part.state == "running"]
+        return [shard.number for shard in self.parts if shard.state == "running"]
 
     def missing(self, *, running: bool = False) -> list[int]:
         """Numbers of the shards, or chunks of an undivided run, to compute; ``running`` adds those being written."""
         if self.shards is None:
             return list(self.chunks)
         states = {"unfinished", "missing"} | ({"running"} if running else set())
-        return [part.number for part in self.parts if part.state in states]
+        return [shard.number for shard in self.parts if shard.state in states]
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a dictionary for JSON."""
         parts = [
-            vars(part) | {"path": part.path and str(part.path), "set_aside": list(part.set_aside)}
-            for part in self.parts
+            vars(shard) | {"path": shard.path and str(shard.path), "set_aside": list(shard.set_aside)}
+            for shard in self.parts
         ]
         return {
             "shards": self.shards,
@@ -146,15 +146,15 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
     chunks: tuple[int, ...] = ()
     first: tuple[Path, Header] | None = None
     for path in find_runs(paths):
-        header, part, lacking = _read(path)
+        header, state, lacking = _read(path)
         first = first or (path, header)
         _check_same_sweep(*first, path, header)
-        if part.number in parts:
+        if state.number in parts:
             shard = "{}/{}".format(*header.parameters["shard"] or (1, 1))
             raise InputError(
-                f"shard {shard}", problem=f"in two files: {parts[part.number].path} and {path}", hint="leave one out"
+                f"shard {shard}", problem=f"in two files: {parts[state.number].path} and {path}", hint="leave one out"
             )
-        parts[part.number] = part
+        parts[state.number] = state
         if header.parameters["shard"] is None:
             chunks = lacking
     if first is None:

@@ -73,12 +73,12 @@ def population_sequence(
     # a (N + 1) is at most 10^18.
     likeliest = np.minimum(a * (total + 1) // n, total - f)
     return (
-        _end(likeliest, a - 1, a, f, total, level),
-        _end(likeliest, total - f + 1, a, f, total, level),
+        _last_open(likeliest, a - 1, a, f, total, level),
+        _last_open(likeliest, total - f + 1, a, f, total, level),
     )
 
 
-def _end(
+def _last_open(
     inside: CountArray, outside: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> CountArray:
     """The last K towards the impossible value ``outside`` that is not proved to be excluded; found by bisection."""

@@ -77,17 +77,17 @@ def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: floa
     # In numbers of failures: fewer than `first` certify; `end` and more have no value.
     first = n - certifying + 1
     spread = _DEVIATIONS * np.sqrt(n * miss * target)
-    end = np.minimum(n + 1, (n * miss + spread + _EXTRA_FAILURES).astype(np.int64))
+    stop = np.minimum(n + 1, (n * miss + spread + _EXTRA_FAILURES).astype(np.int64))
     given_up = certifying - 1
     # Undecided counts of the next look, as numbers of failures, and their values.
     nodes, values = np.array([float(first[-1])]), np.zeros(1)
     for j in range(len(n) - 2, -1, -1):
         trials, start = int(n[j + 1] - n[j]), int(first[j])
-        if end[j] <= start:
+        if stop[j] <= start:
             nodes, values = np.array([float(first[j])]), np.zeros(1)
             continue
-        step = -(-int(end[j] - start) // _MAX_NODES)
-        failures = start + step * np.arange(-(-int(end[j] - start) // step), dtype=np.float64)
+        step = -(-int(stop[j] - start) // _MAX_NODES)
+        failures = start + step * np.arange(-(-int(stop[j] - start) // step), dtype=np.float64)
         weights = _posterior(prior, q_all, failures, int(n[j]))
         relevant = weights.max(axis=0) > _NEGLIGIBLE
         q, weights = q_all[relevant], weights[:, relevant]

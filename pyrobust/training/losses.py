@@ -153,7 +153,7 @@ def choices_ibp_loss(
         got = shape_text(points.shape) if isinstance(points, Tensor) else kind(points)
         raise InputError("points", "a tensor (B, K, P, ...) with K above 0", got)
     first = points[:, 0]
-    lower, upper = (first + scale * (end - first) for end in (points.amin(1), points.amax(1)))
+    lower, upper = (first + scale * (bound - first) for bound in (points.amin(1), points.amax(1)))
     robust = _worst_case_loss(bounds.margins((lower + upper) / 2, y, (upper - lower) / 2))
     return _weighted_loss(bounds, first, y, robust, kappa)
 

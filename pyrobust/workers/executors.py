@@ -99,7 +99,7 @@ def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored
         from pyrobust.workers.ray import RayActors
 
         device = where.device or stored.get("device")
-        return RayActors(factory, where.address, device=device, threads=threads, most=where.workers)
+        return RayActors(factory, where.address, device=device, threads=threads, max_actors=where.workers)
     from pyrobust.workers.processes import Processes
 
     threads = threads or max(1, len(os.sched_getaffinity(0)) // len(where))

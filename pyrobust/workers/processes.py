@@ -161,10 +161,10 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
     """Stop processes whose pipe is closed, by force if they are computing."""
     for process in processes:
         process.terminate()
-    end = time.monotonic() + _GRACE_S
+    deadline = time.monotonic() + _GRACE_S
     for process in processes:
         try:
-            process.wait(max(0.0, end - time.monotonic()))
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -43,7 +43,7 @@ class RayActors(Fleet):
             machine; or "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
         device: "cpu" or "cuda". Default: "cuda" if the cluster has GPUs.
         threads: CPUs of an actor. Default: one; for a GPU actor, the cluster's CPUs divided by its GPUs.
-        most: largest number of actors. Default: as many as fit.
+        max_actors: largest number of actors. Default: as many as fit.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -58,7 +58,7 @@ class RayActors(Fleet):
         *,
         device: str | None = None,
         threads: int | None = None,
-        most: int | None = None,
+        max_actors: int | None = None,
     ) -> None:
         self._ray = ray = _import_ray()
         self._stops = _connect(ray, address)
@@ -74,7 +74,7 @@ class RayActors(Fleet):
             self._device = "cuda" if gpus else "cpu"
             share = int(resources.get("CPU", 1) // resources["GPU"]) if resources.get("GPU") and gpus else 1
             self._threads = threads or max(1, share)
-            self._most = most
+            self._max_actors = max_actors
             try:
                 payload = dump(factory, cloudpickle.Pickler)
             except Exception as error:
@@ -106,7 +106,7 @@ class RayActors(Fleet):
                 has = node["Resources"]
                 by_cpu = int(has.get("CPU", 0) // self._threads)
                 number += min(by_cpu, int(has.get("GPU", 0))) if self._device == "cuda" else by_cpu
-        return number if self._most is None else min(number, self._most)
+        return number if self._max_actors is None else min(number, self._max_actors)
 
     def _fill(self) -> None:
         """Start actors where machines have joined, at most every few seconds."""

@@ -50,7 +50,8 @@ class MultiAttack(Attack):
         super().__init__("MultiAttack", attacks[0].model)
         self.verbose = verbose
         self.normalization_used = attacks[0].normalization_used
-        self._left: list[int] = []  # number of images, and of those left after each attack, since the last save began
+        #: Number of images, and of those left after each attack, since the last save began.
+        self._remaining: list[int] = []
 
     def check_validity(self) -> None:
         """Check that all attacks are on one model.
@@ -75,17 +76,19 @@ class MultiAttack(Attack):
         images, labels = images.detach().to(self.device), labels.detach().to(self.device)
         adversarial = images.clone()
         rows = torch.arange(len(images), device=images.device)
-        left = [len(images)]
+        remaining = [len(images)]
         for attack in self.attacks:
             if len(rows):
                 points = attack._generate(images[rows], labels[rows])
                 robust = self._correct(points, labels[rows])
                 adversarial[rows[~robust]] = points[~robust].to(adversarial)
                 rows = rows[robust]
-            left.append(len(rows))
+            remaining.append(len(rows))
         if self.verbose:
-            print(_shown(left))
-        self._left = [before + now for before, now in zip(self._left or [0] * len(left), left, strict=True)]
+            print(_shown(remaining))
+        self._remaining = [
+            before + now for before, now in zip(self._remaining or [0] * len(remaining), remaining, strict=True)
+        ]
         return adversarial
 
     def set_model(self, model: nn.Module) -> None:
@@ -128,7 +131,7 @@ class MultiAttack(Attack):
 
         With return_verbose, the second value returned is a list of the success rates after each attack, in percent.
         """
-        shown, self.verbose, self._left = self.verbose, False, []
+        shown, self.verbose, self._remaining = self.verbose, False, []
         try:
             result = super().save(
                 data_loader,
@@ -141,10 +144,10 @@ class MultiAttack(Attack):
             )
         finally:
             self.verbose = shown
-        return (result[0], _success_rates(self._left), *result[1:]) if return_verbose else None
+        return (result[0], _success_rates(self._remaining), *result[1:]) if return_verbose else None
 
     def _progress_line(self, share: float, accuracy: float, distance: float, seconds: float) -> str:
-        return f"{super()._progress_line(share, accuracy, distance, seconds)} / {_shown(self._left)}"
+        return f"{super()._progress_line(share, accuracy, distance, seconds)} / {_shown(self._remaining)}"
 
     def _correct(self, images: Tensor, labels: Tensor) -> Tensor:
         """Which images the model classifies correctly; bool [N]."""
@@ -155,10 +158,10 @@ class MultiAttack(Attack):
         return judge.correct(images, labels.cpu(), "labels").to(images.device)
 
 
-def _success_rates(left: list[int]) -> list[float]:
+def _success_rates(remaining: list[int]) -> list[float]:
     """Share of the images fooled after each attack, in percent."""
-    return [100 * (1 - now / left[0]) for now in left[1:]] if left[0] else []
+    return [100 * (1 - now / remaining[0]) for now in remaining[1:]] if remaining[0] else []
 
 
-def _shown(left: list[int]) -> str:
-    return "Attack success rate: " + " | ".join(f"{rate:.2f} %" for rate in _success_rates(left))
+def _shown(remaining: list[int]) -> str:
+    return "Attack success rate: " + " | ".join(f"{rate:.2f} %" for rate in _success_rates(remaining))

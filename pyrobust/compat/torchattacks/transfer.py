@@ -212,7 +212,8 @@ class _Diverse(_Transfer):
         inner = [max(int(side * (least + factor * (most - least))), 1) for side in sides]
         scaled = functional.interpolate(images, size=inner, mode="bilinear", align_corners=False)
         rows, columns = (
-            int((full - part + 1) * place) for full, part, place in zip(padded, inner, places, strict=True)
+            int((full - side_inside + 1) * share)
+            for full, side_inside, share in zip(padded, inner, places, strict=True)
         )
         right, below = padded[1] - inner[1] - columns, padded[0] - inner[0] - rows
         return functional.pad(scaled, [columns, right, rows, below])

@@ -333,7 +333,7 @@ class APGDT(_Judged):
         return _auto_pgd(self, model, norm, loss="dlr-targeted", targets=self.n_target_classes)
 
 
-def _auto_pgd(settings: APGD | APGDT, model: nn.Module, norm: NormName, **own: Any) -> apgd.APGD:
+def _auto_pgd(settings: APGD | APGDT, model: nn.Module, norm: NormName, **keywords: Any) -> apgd.APGD:
     return apgd.APGD(
         EOT(model, settings.eot_iter) if settings.eot_iter > 1 else model,
         settings.eps,
@@ -343,7 +343,7 @@ def _auto_pgd(settings: APGD | APGDT, model: nn.Module, norm: NormName, **own: A
         steps=settings.steps,
         restarts=settings.n_restarts,
         rho=settings.thr_decr,
-        **own,
+        **keywords,
     )
 
 

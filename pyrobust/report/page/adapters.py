@@ -328,7 +328,7 @@ def _best(bounds: Sequence[Bound], *, largest: bool) -> Bound | None:
         return bounds[0] if bounds else None
     radii = np.stack([bound.radius for bound in bounds])
     best = radii.argmax(axis=0) if largest else radii.argmin(axis=0)
-    by = [bounds[place].method if bounds[place].by is None else bounds[place].by[i] for i, place in enumerate(best)]
+    by = [bounds[k].method if bounds[k].by is None else bounds[k].by[i] for i, k in enumerate(best)]
     radius = radii[best, np.arange(len(best))]
     none = (radius == 0) if largest else np.isinf(radius)
     return Bound(

@@ -137,14 +137,14 @@ def percent_ticks() -> tuple[Tick, ...]:
     return tuple(Tick(100 - share, f"{share} %") for share in (0, 25, 50, 75, 100))
 
 
-def ticks(begin: float, end: float, most: int = 8) -> tuple[Tick, ...]:
+def ticks(begin: float, end: float, limit: int = 8) -> tuple[Tick, ...]:
     """Round numbers on a horizontal axis.
 
     >>> [tick.text for tick in ticks(0.0, 1.0, 6)]
     ['0', '0.2', '0.4', '0.6', '0.8', '1']
     """
     values = [begin + step for step in [0.0, *rising(end - begin)]]
-    skip = -(-len(values) // most)
+    skip = -(-len(values) // limit)
     if skip > 1 and (len(values) - 1) % skip:
         skip += next((more for more in range(2) if (len(values) - 1) % (skip + more) == 0), 0)
     return tuple(Tick(round(100 * (x - begin) / (end - begin), 3), f"{x:g}") for x in values[::skip])
@@ -189,7 +189,7 @@ def _path(points: Sequence[tuple[float, float]], begin: float, end: float) -> st
     return f"M{'L'.join(kept)}"
 
 
-def histogram(values: _Floats, most: int = 30) -> tuple[list[Bar], tuple[Tick, ...], tuple[Tick, ...], float]:
+def histogram(values: _Floats, limit: int = 30) -> tuple[list[Bar], tuple[Tick, ...], tuple[Tick, ...], float]:
     """Bars that count numbers above 0, the ticks of both axes, and the end of the horizontal axis.
 
     >>> bars, _, _, end = histogram(np.array([0.1, 0.12, 0.9]))
@@ -197,11 +197,11 @@ def histogram(values: _Floats, most: int = 30) -> tuple[list[Bar], tuple[Tick, .
     (2, True)
     """
     largest = max(float(values.max()), 1e-300)
-    scale = 10.0 ** math.floor(math.log10(largest / most))
-    step = next(width * scale for width in (1, 2, 2.5, 5, 10, 20) if largest / (width * scale) <= most)
+    scale = 10.0 ** math.floor(math.log10(largest / limit))
+    step = next(width * scale for width in (1, 2, 2.5, 5, 10, 20) if largest / (width * scale) <= limit)
     bins = int(np.floor(largest / step)) + 1
     counts = np.bincount(np.minimum(np.floor(values / step).astype(np.int64), bins - 1), minlength=bins)
-    end = bins * step
+    x_max = bins * step
     top = _round_up(int(counts.max(initial=1)))
     bars = [
         Bar(
@@ -215,7 +215,7 @@ def histogram(values: _Floats, most: int = 30) -> tuple[list[Bar], tuple[Tick, .
     ]
     levels = [0, top // 2, top] if top % 2 == 0 else [0, top]
     vertical = tuple(Tick(round(100 - 100 * level / top, 3), f"{level:,}") for level in levels)
-    return bars, ticks(0.0, end), vertical, end
+    return bars, ticks(0.0, x_max), vertical, x_max
 
 
 def _round_up(count: int) -> int:

@@ -269,9 +269,9 @@ def _common_radius(subjects: Sequence[PageSubject]) -> float:
     return max((radius for radius in rounds if radius <= min(medians)), default=rounds[0])
 
 
-def _thinned(values: Sequence[float], most: int = 12) -> list[float]:
-    """Return at most ``most`` values, evenly chosen, with both ends."""
-    if len(values) <= most:
+def _thinned(values: Sequence[float], limit: int = 12) -> list[float]:
+    """Return at most ``limit`` values, evenly chosen, with both ends."""
+    if len(values) <= limit:
         return list(values)
-    indices = np.linspace(0, len(values) - 1, most).round().astype(int)
+    indices = np.linspace(0, len(values) - 1, limit).round().astype(int)
     return [values[index] for index in indices.tolist()]

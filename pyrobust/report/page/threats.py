@@ -346,8 +346,8 @@ def _texts(name: str, about: str, values: list[str], longest: int | None = _LONG
         return None
     places = {text: position for position, text in enumerate(distinct)}
     hidden = longest is None
-    most = longest or max(_SHORTEST, min(_LONGEST, _ALL_TEXT // len(distinct)))
-    texts: list[Any] = [_cut(text, most) for text in distinct]
+    length = longest or max(_SHORTEST, min(_LONGEST, _ALL_TEXT // len(distinct)))
+    texts: list[Any] = [_cut(text, length) for text in distinct]
     if hidden:
         texts = [text.splitlines() or [""] for text in texts]
     column = {"name": name, "about": about, "kind": "text", "texts": texts, "values": [places[v] for v in values]}

@@ -220,7 +220,7 @@ def checked_examples(run: Run) -> None:
         run.examples()
 
 
-def adversarial_classes(adversarial: Array, found: Array) -> Shown:
+def adversarial_classes(adversarial: Array, fooled: Array) -> Shown:
     """Return the class of each adversarial example, NaN where there is none."""
-    classes = np.where(found & (adversarial >= 0), adversarial, np.nan).astype(np.float64)
+    classes = np.where(fooled & (adversarial >= 0), adversarial, np.nan).astype(np.float64)
     return "x_adv class", "Prediction at the adversarial example.", classes
