@@ -91,7 +91,7 @@ class Curve:
         """Whether f is defined for all numbers."""
         return self.domain == (-math.inf, math.inf)
 
-    def known(self, lower: Tensor, upper: Tensor) -> Tensor:
+    def defined_on(self, lower: Tensor, upper: Tensor) -> Tensor:
         """Tell whether f is defined on whole ranges.
 
         Args:
@@ -110,7 +110,7 @@ def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, 
     low, high = low - _value_error(curve, low), high + _value_error(curve, high)
     low, high = low.clamp(*curve.image), high.clamp(*curve.image)
     given = ~(lower.isnan() | upper.isnan())
-    unknown = ~curve.known(lower, upper)  # also NaN, of values that overflow
+    unknown = ~curve.defined_on(lower, upper)  # also NaN, of values that overflow
     low = low.where(~(given & (unknown | low.isnan())), -torch.inf)
     return low, high.where(~(given & (unknown | high.isnan())), torch.inf)
 
@@ -140,7 +140,7 @@ def _value_error(curve: Curve, value: Tensor) -> Tensor:
 def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxation:
     """The relaxation on ranges, rounded outward, in float64; constants where an end is infinite or numbers overflow."""
     low, high = curve_interval(curve, lower, upper)
-    known = lower.isfinite() & upper.isfinite() & curve.known(lower, upper)
+    known = lower.isfinite() & upper.isfinite() & curve.defined_on(lower, upper)
     l, u = lower.where(known, 1.0), upper.where(known, 1.0)  # noqa: E741 - the field's names
     ends = curve.value(l), curve.value(u)
     parts = []
@@ -408,7 +408,7 @@ def row_of_curve(
         slope_range=slope_range,
         differentiable=differentiable_curve(curve_of),
         offset=offset,
-        defined=lambda node: None if curve_of(node).everywhere else curve_of(node).known,
+        defined=lambda node: None if curve_of(node).everywhere else curve_of(node).defined_on,
     )
 
 
