@@ -48,11 +48,11 @@ class LazyPackage(type(sys)):  # type: ignore[misc]  # is types.ModuleType, with
         return sorted({*self.__dict__, *self.__dict__["__all__"]})
 
 
-def import_lazily(package: str, names: "dict[str, str]", own: str = "") -> "list[str]":
+def import_lazily(package: str, names: "dict[str, str]", own_names: str = "") -> "list[str]":
     """Have a package import names when they are first used; return its ``__all__``.
 
-    ``names`` holds the names of each module, separated by white space; ``own`` holds the names that the package itself
-    defines.
+    ``names`` holds the names of each module, separated by white space; ``own_names`` holds the names that the package
+    itself defines.
 
     >>> import pyrobust
     >>> "PGD" in pyrobust.__all__, pyrobust.PGD.__name__
@@ -61,7 +61,7 @@ def import_lazily(package: str, names: "dict[str, str]", own: str = "") -> "list
     module = sys.modules[package]
     module.__dict__["_modules_of_names"] = {name: source for source, words in names.items() for name in words.split()}
     module.__class__ = LazyPackage
-    return sorted([*module.__dict__["_modules_of_names"], *own.split()])
+    return sorted([*module.__dict__["_modules_of_names"], *own_names.split()])
 
 
 if not TYPE_CHECKING:

@@ -166,13 +166,13 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
     return paths + ([] if weights is None else [weights])
 
 
-def images_to_read(skip: int, most: int | None) -> int | None:
+def images_to_read(skip: int, limit: int | None) -> int | None:
     """Return how many images of a data set have to be read for ``--skip`` and ``--max``; None for all.
 
     >>> images_to_read(10, 3)
     21
     """
-    return None if most is None else skip * (most - 1) + 1
+    return None if limit is None else skip * (limit - 1) + 1
 
 
 def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
@@ -205,11 +205,11 @@ def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -
 
 def _find_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int]:
     """Find the shard of this process in the variables of Slurm and torchrun."""
-    found = {
+    candidates = {
         "SLURM_ARRAY_TASK_ID": _slurm_shard(text, count, environment),
         "RANK and WORLD_SIZE": _torchrun_shard(text, count, environment),
     }
-    shards = {names: shard for names, shard in found.items() if shard is not None}
+    shards = {names: shard for names, shard in candidates.items() if shard is not None}
     if not shards:
         raise InputError(
             f"--shard {text}",

@@ -191,10 +191,10 @@ def report(
         "--threshold": threshold,
     }
     sweeps = {"--radii": radii, "--n": n, "--alpha": alpha, "--sigma": sigma, "--data": data}
-    for name, given in (sweeps if judged else exclusive | {"--invert": invert or None}).items():
-        if given is not None:
+    for name, value in (sweeps if judged else exclusive | {"--invert": invert or None}).items():
+        if value is not None:
             wanted = "none with verdicts on threats" if judged else "none without verdicts on threats"
-            raise InputError(name, wanted, repr(given), "leave it out")
+            raise InputError(name, wanted, repr(value), "leave it out")
     if judged:
         verdicts = _read_threats(logs, threshold=threshold, invert=invert, judge=judge, behaviour=behaviour)
         options = _table_options(verdicts, by, judge, k, budget)
@@ -212,8 +212,8 @@ def report(
     groups, own_reader = group_shards(logs), load_reader(reader)
     runs = {i: merge_shards(paths) for i, paths in enumerate(groups) if is_run(paths[0])}
 
-    def read(place: int) -> CertificationLog:
-        return read_shards(groups[place], n=n, alpha=alpha, sigma=sigma, reader=own_reader)
+    def read(i: int) -> CertificationLog:
+        return read_shards(groups[i], n=n, alpha=alpha, sigma=sigma, reader=own_reader)
 
     from pyrobust.auditing.certification_log import read_shards
 
@@ -272,17 +272,17 @@ def _compare(
 
     norms = list(dict.fromkeys(log.norm for log in certified))
     # Radii of different norms are not comparable: each norm has its table and figures.
-    ends = {norm: f"_{_in_names(norm)}" if len(norms) > 1 else "" for norm in norms}
+    suffixes = {norm: f"_{_in_names(norm)}" if len(norms) > 1 else "" for norm in norms}
     tables = {
-        f"table{end}": comparison_table([log for log in certified if log.norm == norm], columns)
-        for norm, end in ends.items()
+        f"table{suffix}": comparison_table([log for log in certified if log.norm == norm], columns)
+        for norm, suffix in suffixes.items()
     }
     if bounds:
         tables["robustness"] = robustness_table(bounds)
-    for place, run in enumerate(sandwiches, 1):
-        tables[f"sandwich_{place}" if len(sandwiches) > 1 else "sandwich"] = sandwich_table(run, columns)
-    for place, run in enumerate(others, 1):
-        tables[f"{run.kind}_{place}" if len(others) > 1 else run.kind] = table_of(run)
+    for number, run in enumerate(sandwiches, 1):
+        tables[f"sandwich_{number}" if len(sandwiches) > 1 else "sandwich"] = sandwich_table(run, columns)
+    for number, run in enumerate(others, 1):
+        tables[f"{run.kind}_{number}" if len(others) > 1 else run.kind] = table_of(run)
     files = {
         f"{name}.{form}": format_table(table, form).encode()
         for name, table in tables.items()
@@ -290,7 +290,7 @@ def _compare(
         if form in endings
     }
     try:
-        files |= _figures(certified, ends, bounds, [form for form in FIGURES if form in endings])
+        files |= _figures(certified, suffixes, bounds, [form for form in FIGURES if form in endings])
     except MissingExtraError as error:
         if figures_needed:
             raise
@@ -321,11 +321,11 @@ def _parse_formats(text: str | None) -> list[str]:
     >>> _parse_formats("png,tex")
     ['png', 'tex']
     """
-    known = [*FIGURES, *TABLES]
-    formats = known if text is None else [piece.strip().lower() for piece in text.split(",")]
+    choices = [*FIGURES, *TABLES]
+    formats = choices if text is None else [piece.strip().lower() for piece in text.split(",")]
     for form in formats:
-        if form not in known:
-            raise InputError("--formats", f"formats from {','.join(known)}", repr(form))
+        if form not in choices:
+            raise InputError("--formats", f"formats from {','.join(choices)}", repr(form))
     return formats
 
 
@@ -338,7 +338,7 @@ def _examined(log: CertificationLog) -> CertificationLog:
 
 
 def _figures(
-    logs: list[CertificationLog], ends: dict[str, str], bounds: list[Run], forms: list[str]
+    logs: list[CertificationLog], suffixes: dict[str, str], bounds: list[Run], forms: list[str]
 ) -> dict[str, bytes]:
     from pyrobust.auditing.votes import survival_of
     from pyrobust.report.axes import LineStyles
@@ -348,12 +348,12 @@ def _figures(
         return {}
     styles = LineStyles()
     frames = {}
-    for norm, end in ends.items():
+    for norm, suffix in suffixes.items():
         chosen = [log for log in logs if log.norm == norm]
-        frames[f"certified_accuracy{end}"] = certified_accuracy_frame(chosen, styles=styles)
+        frames[f"certified_accuracy{suffix}"] = certified_accuracy_frame(chosen, styles=styles)
         voted = [log for log in chosen if survival_of(log) is not None]
         if voted:
-            frames[f"survival{end}"] = survival_frame(voted, styles=styles)
+            frames[f"survival{suffix}"] = survival_frame(voted, styles=styles)
     voted = [log for log in logs if survival_of(log) is not None]
     if len(voted) < len(logs):
         note(f"survival: {len(voted)} of {len(logs)} logs; no votes follow from the others (see the table's notes)")
@@ -383,7 +383,7 @@ def _read_threats(
     from pyrobust.threats.units import judge_named, judges_of
 
     real = [path.resolve() for path in files]
-    again = next((path for place, path in enumerate(files) if real[place] in real[:place]), None)
+    again = next((path for i, path in enumerate(files) if real[i] in real[:i]), None)
     if again is not None:
         raise InputError("VERDICTS", "each file once", f"{str(again)!r} twice")
     options: dict[str, Any] = {"threshold": threshold, "invert": invert, "behaviour": behaviour}

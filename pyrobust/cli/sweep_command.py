@@ -57,7 +57,7 @@ class Call:
     """
 
     def __init__(self, command: str, options: Options, values: Mapping[str, Any]) -> None:
-        self._command, self._options, self._given = command, options, values
+        self._command, self._options, self._values = command, options, values
         self._executor, self.device = executor_of(values.get("on"), values.get("devices"), values["device"])
         self.shard = parse_shard(values.get("shard"))
         self.curve: RobustnessCurve | None = None
@@ -67,7 +67,7 @@ class Call:
         check_json(values["json"], outputs, values.get("replace", False), values.get("plot"))
 
     def __getitem__(self, name: str) -> Any:
-        return self._given[name]
+        return self._values[name]
 
     def chosen(self, *names: str) -> dict[str, Any]:
         """Return the values of some options, as arguments of a function."""
@@ -81,7 +81,7 @@ class Call:
                 raise InputError(flag_of(name, option), f"none {why}", hint="leave it out")
 
     @property
-    def most(self) -> int | None:
+    def max_images(self) -> int | None:
         """How many images of a data set are read; None for all."""
         return images_to_read(self["skip"], self["max"])
 
@@ -90,7 +90,7 @@ class Call:
         """The data set."""
         from pyrobust.zoo import load_data
 
-        return load_data(self["data"], self.most)
+        return load_data(self["data"], self.max_images)
 
     def load_model(self) -> nn.Module:
         """Load the model, with its weights."""
@@ -145,7 +145,7 @@ def sweep_command(
     of_sweep = {name: SHARED[name] for name in shared}
     for more in (*(kind.options for kind in kinds), options, of_sweep, {"json": _JSON}):
         offered |= {name: option for name, option in more.items() if name not in offered}
-    offered = dict(sorted(offered.items(), key=lambda item: _place(*item)))
+    offered = dict(sorted(offered.items(), key=lambda item: _rank(*item)))
 
     def decorate(function: Sweeping) -> Callable[..., None]:
         @functools.wraps(function)
@@ -163,7 +163,7 @@ def sweep_command(
     return decorate
 
 
-def _place(name: str, option: Option) -> tuple[int, int]:
+def _rank(name: str, option: Option) -> tuple[int, int]:
     """Rank an option in the help: options that concern the images and the run come last."""
     panel = {IMAGES_PANEL: 1, RUN_PANEL: 2}.get(option.panel, 0)
     return panel, _LAST.index(name) + 1 if panel and name in _LAST else 0

@@ -142,7 +142,7 @@ class SweepWorker:
         self._sweep, self._threads, self._place, self._advance = sweep, threads, place, advance
         self._tasks: deque[Task] = deque()
         self._parts: Iterator[ChunkPart] | None = None
-        self._left = 0  # images of the oldest task that are in no part yet
+        self._images_left = 0  # images of the oldest task that are in no part yet
         self._stack = ExitStack()
         self._prepared: Prepared | None = None
 
@@ -181,17 +181,17 @@ class SweepWorker:
         task = self._tasks[0]
         try:
             if self._parts is None:
-                self._parts, self._left = self._compute(task), len(task.indices)
+                self._parts, self._images_left = self._compute(task), len(task.indices)
             part = next(self._parts)
         except BaseException:
             self._parts = None
             self._tasks.popleft()
             raise
-        self._left -= len(part.rows["idx"])
-        if not self._left:
+        self._images_left -= len(part.rows["idx"])
+        if not self._images_left:
             self._parts = None
             self._tasks.popleft()
-        return ChunkAnswer(task.first, part, last=not self._left)
+        return ChunkAnswer(task.first, part, last=not self._images_left)
 
     def _compute(self, task: Task) -> Iterator[ChunkPart]:
         assert self._prepared is not None
@@ -219,13 +219,13 @@ class _SentImages(LabelledImages):
     name: str
     length: int
     facts: dict[str, Any]
-    known: dict[int, tuple[Tensor, Tensor]]
+    examples: dict[int, tuple[Tensor, Tensor]]
 
     @classmethod
     def of(cls, images: ImageSet, indices: set[int]) -> _SentImages:
         facts = {name: getattr(images, name) for name in ("shape", "num_classes", "sha256", "grid", "extremes")}
-        known = {index: tuple(tensor.clone() for tensor in images.read([index])) for index in indices}
-        return cls(images.name, len(images), facts, cast(Any, known))
+        examples = {index: tuple(tensor.clone() for tensor in images.read([index])) for index in indices}
+        return cls(images.name, len(images), facts, cast(Any, examples))
 
     def __len__(self) -> int:
         return self.length
@@ -251,13 +251,13 @@ class _SentImages(LabelledImages):
         return cast(tuple[float, float], self.facts["extremes"])
 
     def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        pairs = [self.known[index] for index in indices]
+        pairs = [self.examples[index] for index in indices]
         return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
 def network_header(
     kind: str,
-    own: dict[str, Any],
+    kind_parameters: dict[str, Any],
     *,
     runner: Runner,
     model: tuple[str, str],
@@ -269,15 +269,15 @@ def network_header(
 ) -> Header:
     """Return the header of a run of the network itself; a resumed run keeps its stored chunk size.
 
-    ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` is the number of rows
-    of a batch.
+    ``kind_parameters`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` is the
+    number of rows of a batch.
     """
     batch = count("batch_size", batch, WORDS)
-    parameters = own | {
+    parameters = kind_parameters | {
         "dtype": str(runner.dtype).removeprefix("torch."),
         "memory_format": str(runner.memory_format).removeprefix("torch."),
         "device": runner.device.type,
-        **({"shape": list(images.shape), "example_dtype": "float32"} if "examples" in own else {}),
+        **({"shape": list(images.shape), "example_dtype": "float32"} if "examples" in kind_parameters else {}),
         **selection,
         "batch_size": batch,
         "chunk": stored.get("chunk", min(WORDS, batch)),

@@ -143,8 +143,8 @@ class WordAttack(ABC):
         }
 
     @abstractmethod
-    def _search(self, search: TextSearch, clean: TextMargin, most: int) -> Query[Candidate]:
-        """A candidate that fools the model with at most ``most`` changes, else the one of the lowest margin."""
+    def _search(self, search: TextSearch, clean: TextMargin, max_changes: int) -> Query[Candidate]:
+        """A candidate that fools the model with at most ``max_changes`` changes, else the one of the lowest margin."""
 
     def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:
         """The options that the text constraints allow, judged, and whether the queries sufficed for all."""

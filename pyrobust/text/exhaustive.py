@@ -65,8 +65,8 @@ class ExhaustiveSubstitution(WordAttack):
         self.most_texts = count("most_texts", most_texts)
         self.lowest_margin = flag("lowest_margin", lowest_margin)
 
-    def _search(self, search: TextSearch, clean: TextMargin, most: int) -> Query[Candidate]:
-        combinations = number_of_texts(search.sets, most)
+    def _search(self, search: TextSearch, clean: TextMargin, max_changes: int) -> Query[Candidate]:
+        combinations = number_of_texts(search.sets, max_changes)
         if combinations > self.most_texts:
             raise InputError(
                 "texts",
@@ -75,7 +75,7 @@ class ExhaustiveSubstitution(WordAttack):
                 "attack it with WordSubstitution",
             )
         best = Candidate({}, clean)
-        options = _all_changes(search.sets, most)
+        options = _all_changes(search.sets, max_changes)
         while batch := list(itertools.islice(options, self.batch_size)):
             candidates, _ = yield from self._judged(search, batch)
             for candidate in candidates:
@@ -86,26 +86,26 @@ class ExhaustiveSubstitution(WordAttack):
         return best
 
 
-def number_of_texts(sets: Sequence[Sequence[str]], most: int | None = None) -> int:
-    """Number of texts with at most ``most`` substituted words, the original included.
+def number_of_texts(sets: Sequence[Sequence[str]], max_changes: int | None = None) -> int:
+    """Number of texts with at most ``max_changes`` substituted words, the original included.
 
     >>> sets = [("a",), ("good", "fine"), ("film", "movie", "picture")]
     >>> number_of_texts(sets), number_of_texts(sets, 1)
     (6, 4)
     """
-    if most is None or most >= len(sets):
+    if max_changes is None or max_changes >= len(sets):
         return math.prod(map(len, sets))
-    by_changes = [1] + [0] * most
+    by_changes = [1] + [0] * max_changes
     for allowed in sets:
-        for changes in range(most, 0, -1):
+        for changes in range(max_changes, 0, -1):
             by_changes[changes] += (len(allowed) - 1) * by_changes[changes - 1]
     return sum(by_changes)
 
 
-def _all_changes(sets: Sequence[Sequence[str]], most: int) -> Iterator[Changes]:
-    """All combinations of 1 to ``most`` changes, in ascending order of their number."""
+def _all_changes(sets: Sequence[Sequence[str]], max_changes: int) -> Iterator[Changes]:
+    """All combinations of 1 to ``max_changes`` changes, in ascending order of their number."""
     positions = [position for position, allowed in enumerate(sets) if len(allowed) > 1]
-    for size in range(1, min(most, len(positions)) + 1):
+    for size in range(1, min(max_changes, len(positions)) + 1):
         for chosen in itertools.combinations(positions, size):
             for words in itertools.product(*(sets[position][1:] for position in chosen)):
                 yield dict(zip(chosen, words, strict=True))

@@ -104,16 +104,16 @@ class WordSubstitution(WordAttack):
         self.passes = count("passes", passes)
         self.at_once = count("at_once", at_once)
 
-    def _search(self, search: TextSearch, clean: TextMargin, most: int) -> Query[Candidate]:
+    def _search(self, search: TextSearch, clean: TextMargin, max_changes: int) -> Query[Candidate]:
         positions = [position for position, allowed in enumerate(search.sets) if len(allowed) > 1]
-        ranked, success = yield from self._ranked(search, positions if most else [])
+        ranked, success = yield from self._ranked(search, positions if max_changes else [])
         if success is not None:
             return success
         beam = [Candidate({}, clean)]
         for _ in range(self.passes):
             before = beam
             for position in ranked:
-                options = self._options(beam, position, search.sets[position], most)
+                options = self._options(beam, position, search.sets[position], max_changes)
                 for batch in _slices(options, len(options) if self.similarity else self.at_once):
                     candidates, complete = yield from self._judged(search, batch)
                     success = self._best_success(search, candidates)
@@ -133,8 +133,8 @@ class WordSubstitution(WordAttack):
             return positions, None
         margins = dict.fromkeys(positions, math.inf)
         if self.ranking in ("substitute", "best"):
-            end = 2 if self.ranking == "substitute" else None
-            alone = [{position: word} for position in positions for word in search.sets[position][1:end]]
+            stop = 2 if self.ranking == "substitute" else None
+            alone = [{position: word} for position in positions for word in search.sets[position][1:stop]]
             for options in _slices(alone, self.at_once):
                 candidates, complete = yield from self._judged(search, options)
                 success = self._best_success(search, candidates)
@@ -160,13 +160,13 @@ class WordSubstitution(WordAttack):
         return max(fooled, key=lambda candidate: similarity(search.original, search.text(candidate.changes)))
 
     @staticmethod
-    def _options(beam: Sequence[Candidate], position: int, allowed: Sequence[str], most: int) -> list[Changes]:
+    def _options(beam: Sequence[Candidate], position: int, allowed: Sequence[str], max_changes: int) -> list[Changes]:
         """The texts of the beam with another word at this position, each once."""
         options: dict[frozenset[tuple[int, str]], Changes] = {}
         for changes, _ in beam:
             reduced = {p: word for p, word in changes.items() if p != position}
             for new in (reduced, *({**reduced, position: word} for word in allowed[1:])):
-                if len(new) <= most:
+                if len(new) <= max_changes:
                     options.setdefault(frozenset(new.items()), new)
         for changes, _ in beam:
             options.pop(frozenset(changes.items()), None)

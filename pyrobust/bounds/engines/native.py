@@ -312,8 +312,8 @@ def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
     """Whether bounds by intervals stop at a layer of sums: ``separate`` of csrc/bounds/engine/network.h."""
     if not isinstance(node, Conv2d) or node.groups != node.shape[0]:
         return False
-    ends = [dilation * (k - 1) + 1 for k, dilation in zip(node.weight.shape[2:], node.dilation, strict=True)]
-    if any(n > 1 and step < end for n, step, end in zip(node.shape[1:], node.stride, ends, strict=True)):
+    extents = [dilation * (k - 1) + 1 for k, dilation in zip(node.weight.shape[2:], node.dilation, strict=True)]
+    if any(n > 1 and step < extent for n, step, extent in zip(node.shape[1:], node.stride, extents, strict=True)):
         return False
     source = node.inputs[0]
     while isinstance(source, Reshape) and readers[source] == 1:

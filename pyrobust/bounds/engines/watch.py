@@ -120,9 +120,9 @@ class Watch:
         of = functools.partial(work.of, to_input=self._query.bounding.to_input)
         tries = 1 + 2 * self._query.iterations  # largest number of passes of a row that searches for slopes
         times = tries if searches else 1
-        most = times * of(work.rows(self._query.bounding, self._norm, self._count))
+        all_rows = times * of(work.rows(self._query.bounding, self._norm, self._count))
         spent = self._done * work.intervals + times * of(self._rows)
-        whole = self._size * (work.intervals + most) - times * of(self._spared)
+        whole = self._size * (work.intervals + all_rows) - times * of(self._spared)
         if self._searches and not searches:  # these are the bounds that a search starts from
             whole *= 1 + tries
         whole = max(whole, spent, 1.0)
@@ -130,11 +130,11 @@ class Watch:
         share = (self._before + self._size * spent / whole) / max(1, self._examples)
         self._show(share)
         if spent > 0 and passed >= (MEASURED if spent >= whole * _TELLING else LONG / 2):
-            most = passed * (whole * (1 + later / max(1, self._size))) / spent
+            longest = passed * (whole * (1 + later / max(1, self._size))) / spent
             # Later layers may need all of their rows, or the same share of rows that the layers so far have needed.
             rows, spared = of(self._rows), of(self._spared)
             needed = rows / (rows + spared) if self._query.bounding.refines and rows else 1.0
-            self._announce(passed + (most - passed) * needed, most)
+            self._announce(passed + (longest - passed) * needed, longest)
         return self.goes_on()
 
     def _show(self, share: float) -> None:
@@ -143,7 +143,7 @@ class Watch:
             self._shown = shown
             self._report(shown)
 
-    def _announce(self, seconds: float, most: float) -> None:
+    def _announce(self, seconds: float, longest: float) -> None:
         limit = None if self.deadline is None else self.deadline - self._begun
         earlier = self._announced.get(self._what, 0.0)
         if min(seconds, limit or seconds) < LONG or earlier / 4 <= seconds < 2 * earlier:
@@ -155,7 +155,7 @@ class Watch:
             self._examples,
             "example" if self._examples == 1 else "examples",
             duration(seconds),
-            f" and at most {duration(most)}" if most > 1.5 * seconds else "",
+            f" and at most {duration(longest)}" if longest > 1.5 * seconds else "",
             size(self._memory),
             f" after {duration(limit)}" if limit is not None and limit < seconds else "",
         )

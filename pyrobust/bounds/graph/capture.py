@@ -81,7 +81,7 @@ def _without_cached_parameters() -> Iterator[None]:
         parametrize._cache_enabled, parametrize._cache = before
 
 
-def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor] = lambda t: t) -> Node:
+def capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tensor], Tensor] = lambda t: t) -> Node:
     """Capture the graph of a module in evaluation mode, and return its output node.
 
     Args:
@@ -89,7 +89,7 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
         example_input: [B, ...], floating-point; its shape and dtype matter, and for a module without tensors its
             device. Graph and module are compared on it, and in batches of its size B or, for a wide module, smaller
             ones.
-        own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
+        counterpart: maps a parameter, buffer or constant of the module to the tensor of its values in the graph.
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
@@ -104,12 +104,14 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
     if example_input.dim() < 2:
         raise InputError("example_input", "a batch [B, ...]", f"shape {shape_text(example_input.shape)}")
     with evaluating(model), _without_cached_parameters():
-        return _capture(model, example_input, own)
+        return _capture(model, example_input, counterpart)
 
 
-def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor] = lambda t: t) -> Node:
+def capture_classifier(
+    model: nn.Module, example_input: Tensor, counterpart: Callable[[Tensor], Tensor] = lambda t: t
+) -> Node:
     """Capture a module whose outputs are [B, K]; arguments and errors as for ``capture``."""
-    output = capture(model, example_input, own)
+    output = capture(model, example_input, counterpart)
     if len(output.shape) != 1:
         raise InputError("model", "outputs [B, K]", f"[B, {', '.join(map(str, output.shape))}]")
     return output
@@ -131,7 +133,7 @@ def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
     return next((tensor for tensor in tensors if tensor.is_floating_point()), example_input)
 
 
-def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor]) -> Node:
+def _capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tensor], Tensor]) -> Node:
     if any(module.training for module in model.modules()):
         raise InputError("model", "evaluation mode", "a submodule that stays in training mode after model.eval()")
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
@@ -146,7 +148,7 @@ def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Te
     classifier = _Classifier(model)
     program = _export(classifier, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
-        output = _Translation(classifier, program, examples.dtype, own).run()
+        output = _Translation(classifier, program, examples.dtype, counterpart).run()
     for node in program.graph.nodes:  # torch keeps the last trace's nodes, and with them constants of the model
         if node.name in program.graph_signature.inputs_to_lifted_tensor_constants:
             node.meta.clear()
@@ -335,10 +337,10 @@ class _Translation:
         model: nn.Module,
         program: torch.export.ExportedProgram,
         dtype: torch.dtype,
-        own: Callable[[Tensor], Tensor],
+        counterpart: Callable[[Tensor], Tensor],
     ) -> None:
         self.model = model
-        self.own = own
+        self.counterpart = counterpart
         self.program = program
         self.lowering = Lowering(dtype)
         self.values: dict[fx.Node, Any] = {}
@@ -356,7 +358,7 @@ class _Translation:
                 self.values[call] = self._typed(call, rule(self.lowering, self.values[operand], *numbers))
             elif call.op == "placeholder":
                 if call.name in constants:
-                    self.values[call] = Constant.of(self.own(constants[call.name]))
+                    self.values[call] = Constant.of(self.counterpart(constants[call.name]))
                 elif call.name in inputs:
                     shape = tuple(call.meta["val"].shape[1:])
                     self.values[call] = Input(name="the input", shape=shape, inputs=())
@@ -394,7 +396,7 @@ class _Translation:
 
     def _enter(self, call: fx.Node) -> Lowering:
         """The state that rules see, at a call."""
-        self.lowering.name, self.lowering.source = _place(call), _source(call)
+        self.lowering.name, self.lowering.source = _call_text(call), _source(call)
         result: Any = call.meta.get("val")
         value = result[0] if isinstance(result, tuple | list) and result else result
         is_tensor = isinstance(value, Tensor)
@@ -442,7 +444,7 @@ class _Translation:
             if spec.kind in _CHANGED:
                 what = _CHANGED[spec.kind].format(_own_name(spec.target or ""))
                 raise ModelError(
-                    f"model: {_place(value)} changes {what} in place, which is not supported; use "
+                    f"model: {_call_text(value)} changes {what} in place, which is not supported; use "
                     "inplace=False, or x.clone() before it"
                 )
             results.append(value)
@@ -454,7 +456,7 @@ class _Translation:
         return result
 
 
-def _place(call: fx.Node) -> str:
+def _call_text(call: fx.Node) -> str:
     stack = list(call.meta.get("nn_module_stack", {}).values())
     path = _own_name(stack[-1][0] if stack else "")
     return f"{path or 'the model itself'} ({_operator(call.target)})"
@@ -496,7 +498,7 @@ def _advice(call: fx.Node, arguments: Sequence[Any]) -> str:
 
 def _is_node(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(_is_node(part) for part in value)
+        return any(_is_node(element) for element in value)
     return isinstance(value, Node | Displaced)
 
 

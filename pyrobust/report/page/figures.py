@@ -46,8 +46,8 @@ def accuracy_chart(subject: PageSubject, name: str) -> Chart | None:
     """Certified and attacked accuracy over the radius; None if there are no radii."""
     if (subject.lower is None and subject.upper is None) or not subject.reach > 0:
         return None
-    end = 1.04 * subject.reach
-    x = _positions(subject, end)
+    x_max = 1.04 * subject.reach
+    x = _positions(subject, x_max)
     shapes: list[Shape] = []
     lines: list[Line] = []
     clean = subject.clean
@@ -56,24 +56,24 @@ def accuracy_chart(subject: PageSubject, name: str) -> Chart | None:
         # An attack says nothing beyond its limit.
         last = [radius for radius in x if radius <= subject.upper.limit]
     withstood = [subject.rate(int((~subject.broken(radius)).sum())) for radius in last]
-    upper_path = step_path(last, [rate.value for rate in withstood], 0.0, end, before=False)
+    upper_path = step_path(last, [rate.value for rate in withstood], 0.0, x_max, before=False)
     if subject.upper is None:
-        upper_path = line_path([0.0, end], [clean.value] * 2, 0.0, end)
+        upper_path = line_path([0.0, x_max], [clean.value] * 2, 0.0, x_max)
     if subject.lower is not None:
         certified = [subject.rate(int(subject.certified(radius).sum())) for radius in x]
         values = [rate.value for rate in certified]
-        lower_path = step_path(x, values, 0.0, end, before=True)
-        within = step_path(last, values[: len(last)], 0.0, end, before=True)
+        lower_path = step_path(x, values, 0.0, x_max, before=True)
+        within = step_path(last, values[: len(last)], 0.0, x_max, before=True)
         shapes += [
             Shape("undecided", between(upper_path, within)),
-            Shape("proved", between(lower_path, line_path([0.0, end], [0.0, 0.0], 0.0, end))),
-            Shape("band certified", _band(x, certified, end, before=True, upper=subject.upper is None)),
+            Shape("proved", between(lower_path, line_path([0.0, x_max], [0.0, 0.0], 0.0, x_max))),
+            Shape("band certified", _band(x, certified, x_max, before=True, upper=subject.upper is None)),
             Shape("line certified", lower_path),
         ]
         lines.append(_line("certified", "certified", certified))
     if subject.upper is not None:
         shapes += [
-            Shape("band attacked", _band(last, withstood, end, before=False, lower=subject.lower is None)),
+            Shape("band attacked", _band(last, withstood, x_max, before=False, lower=subject.lower is None)),
             Shape("line attacked", upper_path),
         ]
         missing = len(x) - len(last)
@@ -93,20 +93,20 @@ def accuracy_chart(subject: PageSubject, name: str) -> Chart | None:
         about=_about(subject),
         x_label=f"{norm_name(subject.norm)} radius, {unit_of(subject.norm)}",
         y_label="share of all examples",
-        x_ticks=ticks(0.0, end),
+        x_ticks=ticks(0.0, x_max),
         y_ticks=percent_ticks(),
         shapes=tuple(shapes),
-        marker=_marker(headline, end),
+        marker=_marker(headline, x_max),
         lines=tuple(lines),
         positions=tuple(x),
         start=x.index(headline),
-        end=end,
+        end=x_max,
         table=shares_table(subject),
     )
 
 
-def _marker(headline: float, end: float) -> Tick | None:
-    return Tick(round(100 * headline / end, 3), number_text(headline)) if headline > 0 else None
+def _marker(headline: float, x_max: float) -> Tick | None:
+    return Tick(round(100 * headline / x_max, 3), number_text(headline)) if headline > 0 else None
 
 
 def _title(subject: PageSubject) -> str:
@@ -135,12 +135,12 @@ def _about(subject: PageSubject) -> str:
     return " ".join(text)
 
 
-def _positions(subject: PageSubject, end: float) -> list[float]:
-    exact = [radius for radius in (*subject.radii, subject.headline) if radius <= end]
+def _positions(subject: PageSubject, x_max: float) -> list[float]:
+    exact = [radius for radius in (*subject.radii, subject.headline) if radius <= x_max]
     for bound in (subject.lower, subject.upper):
         if bound is not None:
-            exact += [radius for radius in (*bound.marks, bound.limit) if radius <= end]
-    return sorted({*np.linspace(0.0, end, _POSITIONS).tolist(), *exact})
+            exact += [radius for radius in (*bound.marks, bound.limit) if radius <= x_max]
+    return sorted({*np.linspace(0.0, x_max, _POSITIONS).tolist(), *exact})
 
 
 def _line(style: str, name: str, rates: Sequence[Rate]) -> Line:
@@ -154,11 +154,13 @@ def _line(style: str, name: str, rates: Sequence[Rate]) -> Line:
 
 
 def _band(
-    x: Sequence[float], rates: Sequence[Rate], end: float, *, before: bool, lower: bool = True, upper: bool = True
+    x: Sequence[float], rates: Sequence[Rate], x_max: float, *, before: bool, lower: bool = True, upper: bool = True
 ) -> str:
     """The area of the intervals, or of one side of the intervals where bands of two curves would overlap."""
-    top = step_path(x, [rate.upper if upper else rate.value for rate in rates], 0.0, end, before=before)
-    return between(top, step_path(x, [rate.lower if lower else rate.value for rate in rates], 0.0, end, before=before))
+    top = step_path(x, [rate.upper if upper else rate.value for rate in rates], 0.0, x_max, before=before)
+    return between(
+        top, step_path(x, [rate.lower if lower else rate.value for rate in rates], 0.0, x_max, before=before)
+    )
 
 
 def common_radii(subjects: Sequence[PageSubject]) -> list[float]:
@@ -266,7 +268,7 @@ def _histogram(subject: PageSubject, bound: Bound, kind: str, name: str) -> Char
         quantiles = np.quantile(shown, [0.0, 0.25, 0.5, 0.75, 1.0], method="inverted_cdf").tolist()
         names = ("smallest", "lower quartile", "median", "upper quartile", "largest")
         rows = [(text, Quantity(value)) for text, value in zip(names, quantiles, strict=True)]
-    bars, x_ticks, y_ticks, end = histogram(shown)
+    bars, x_ticks, y_ticks, x_max = histogram(shown)
     return Chart(
         name=name,
         title=f"Histogram of the {kind}",
@@ -277,7 +279,7 @@ def _histogram(subject: PageSubject, bound: Bound, kind: str, name: str) -> Char
         y_ticks=y_ticks,
         bars=tuple(bars),
         style="" if bound is subject.lower else "distance",
-        end=end,
+        end=x_max,
         table=ReportTable(
             f"{kind.capitalize()}",
             (Column("value", "left"), Column("examples"))
@@ -291,11 +293,11 @@ def _histogram(subject: PageSubject, bound: Bound, kind: str, name: str) -> Char
 def overlay_chart(subjects: Sequence[PageSubject], name: str) -> Chart:
     """Curves of several subjects with radii in one norm."""
     norm = subjects[0].norm
-    end = 1.04 * max(subject.reach for subject in subjects)
+    x_max = 1.04 * max(subject.reach for subject in subjects)
     x = sorted(
         {
-            *np.linspace(0.0, end, _POSITIONS).tolist(),
-            *(r for s in subjects for r in (*s.radii, s.headline) if r <= end),
+            *np.linspace(0.0, x_max, _POSITIONS).tolist(),
+            *(r for s in subjects for r in (*s.radii, s.headline) if r <= x_max),
         }
     )
     shapes, lines = [], []
@@ -308,7 +310,7 @@ def overlay_chart(subjects: Sequence[PageSubject], name: str) -> Chart:
             counts = [int((subject.certified(r) if lower else ~subject.broken(r)).sum()) for r in shown_radii]
             values = [count / len(subject) for count in counts]
             style = f"series-{number % STYLES}{'' if lower else ' upper'}"
-            shapes.append(Shape(f"line {style}", step_path(shown_radii, values, 0.0, end, before=lower)))
+            shapes.append(Shape(f"line {style}", step_path(shown_radii, values, 0.0, x_max, before=lower)))
             missing = (-1.0,) * (len(x) - len(shown_radii))
             lines.append(Line(style, f"{subject.name}: {word}", (*values, *missing)))
     rows: list[Row] = []
@@ -335,13 +337,13 @@ def overlay_chart(subjects: Sequence[PageSubject], name: str) -> Chart:
         about="Solid: certified accuracy. Dashed: accuracy under attack, an upper bound.",
         x_label=f"{norm_name(norm)} radius, {unit_of(norm)}",
         y_label="share of all examples",
-        x_ticks=ticks(0.0, end),
+        x_ticks=ticks(0.0, x_max),
         y_ticks=percent_ticks(),
         shapes=tuple(shapes),
-        marker=_marker(headline, end),
+        marker=_marker(headline, x_max),
         lines=tuple(lines),
         positions=tuple(x),
         start=x.index(headline),
-        end=end,
+        end=x_max,
         table=ReportTable("Shares with their intervals", tuple(columns), (tuple(rows),)),
     )

@@ -137,8 +137,8 @@ def _given_samples(prompts: Any) -> list[Any] | None:
     samples = []
     for number, sample in enumerate(prompts):
         name, text = str(number if sample.id is None else sample.id), _input_text(sample)
-        given = sample.metadata or {}
-        metadata = given | _names(_prompt(given, name, text, _target_text(sample)))
+        fields = sample.metadata or {}
+        metadata = fields | _names(_prompt(fields, name, text, _target_text(sample)))
         samples.append(sample.model_copy(update={"id": name, "metadata": metadata}))
     return samples
 
@@ -148,7 +148,10 @@ def _sample(prompt: ThreatPrompt) -> Any:
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     messages = extra_module("inspect_ai.model", "threat_task", INSPECT)
     roles = {"system": messages.ChatMessageSystem, "assistant": messages.ChatMessageAssistant}
-    chat = [roles.get(part["role"], messages.ChatMessageUser)(content=part["content"]) for part in prompt.chat or ()]
+    chat = [
+        roles.get(message["role"], messages.ChatMessageUser)(content=message["content"])
+        for message in prompt.chat or ()
+    ]
     metadata = {**prompt.extra, **_names(prompt)}
     return dataset.Sample(id=prompt.id, input=chat or prompt.prompt, target=prompt.target, metadata=metadata)
 
@@ -161,10 +164,10 @@ def _names(prompt: ThreatPrompt) -> dict[str, str]:
 
 def _prompt(metadata: dict[str, Any] | None, name: str, text: str, target: str) -> ThreatPrompt:
     """The prompt of a sample."""
-    given = metadata or {}
+    fields = metadata or {}
 
     def field(*names: str) -> str:
-        return next((given[key] for key in names if isinstance(given.get(key), str)), "")
+        return next((fields[key] for key in names if isinstance(fields.get(key), str)), "")
 
     behaviour, threat = field("behavior", "behaviour"), field("threat") or "jailbreak"
     return ThreatPrompt(

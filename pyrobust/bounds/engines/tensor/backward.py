@@ -215,7 +215,7 @@ class BackwardPass:
                 continue
             elif layer.nonlinear:
                 *relaxation, _ = self.relaxations.relaxation(i)
-                total = total + self._relax(a, image, *(cropped(part, shape, window) for part in relaxation))
+                total = total + self._relax(a, image, *(cropped(values, shape, window) for values in relaxation))
             _accumulate(coefficients, self._to_inputs(i, image, a, windows))
         total = self.arithmetic.out.down(total - self.underflow[image])
         return total.where(total.isfinite(), -torch.inf)
@@ -286,8 +286,8 @@ class BackwardPass:
         index = layer.index.where(layer.index >= 0, sum(sizes))
         flat = a.new_zeros(len(a), sum(sizes) + 1).index_add_(1, index, a)
         coefficients: dict[int, Tensor] = {}
-        for source, part in zip(layer.inputs, torch.split(flat[:, :-1], sizes, 1), strict=True):
-            coefficients[source] = coefficients[source].add_(part) if source in coefficients else part.contiguous()
+        for source, term in zip(layer.inputs, torch.split(flat[:, :-1], sizes, 1), strict=True):
+            coefficients[source] = coefficients[source].add_(term) if source in coefficients else term.contiguous()
         return coefficients
 
     def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
@@ -318,10 +318,10 @@ class BackwardPass:
         return out.up(out.up(root) * largest)
 
 
-def _accumulate(coefficients: dict[int, Tensor], parts: dict[int, Tensor]) -> None:
+def _accumulate(coefficients: dict[int, Tensor], terms: dict[int, Tensor]) -> None:
     """Add parts to the coefficients of their layers, in place."""
-    for source, part in parts.items():
-        coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
+    for source, term in terms.items():
+        coefficients[source] = coefficients[source].add_(term) if source in coefficients else term
 
 
 def row_size(network: Network, i: int, windows: Windows) -> int:
@@ -331,7 +331,7 @@ def row_size(network: Network, i: int, windows: Windows) -> int:
         window, layer = windows[j], network.layers[j]
         return layer.size if window is None else window.size(layer.node.shape)
 
-    live, most = {i}, 0
+    live, peak = {i}, 0
     for j in range(i, -1, -1):
         if j not in live:
             continue
@@ -339,6 +339,6 @@ def row_size(network: Network, i: int, windows: Windows) -> int:
         below = set(layer.inputs)
         # parts of a sum, indices of windows, and patches are held in addition to the coefficients above and below
         extra = patches_of(layer, windows[j]) + size(j) * (len(layer.inputs) if layer.affine else 2)
-        most = max(most, sum(map(size, live | below)) + sum(map(size, below)) + extra)
+        peak = max(peak, sum(map(size, live | below)) + sum(map(size, below)) + extra)
         live = live - {j} | below
-    return most
+    return peak

@@ -242,7 +242,7 @@ class _Chunk:
         for i, layer in enumerate(network.layers):
             if i > 0:
                 ranges.append(
-                    self._known(range_of(layer, [ranges[source] for source in layer.inputs], self._arithmetic))
+                    self._where_defined(range_of(layer, [ranges[source] for source in layer.inputs], self._arithmetic))
                 )
             self._underflow += self._relaxations.underflow(i)
             refines, subset = self._query.bounding.refines, self._subset
@@ -253,7 +253,7 @@ class _Chunk:
             elif refines:
                 self._refine(i)
 
-    def _known(self, z: LayerRange) -> LayerRange:
+    def _where_defined(self, z: LayerRange) -> LayerRange:
         """The range of a layer, unknown where the network may have no value at or before the layer."""
         if z.undefined is not None:
             self._undefined |= z.undefined

@@ -67,10 +67,10 @@ def range_of(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> 
     # Also unknown where the deployed forward pass may overflow. Comparisons with NaN are false.
     usable = result.lower <= result.upper
     if arithmetic.deployed > 0:
-        most = arithmetic.deployed_max
-        usable &= (result.lower >= -most) & (result.upper <= most)
+        limit = arithmetic.deployed_max
+        usable &= (result.lower >= -limit) & (result.upper <= limit)
         if result.sum is not None:
-            usable &= ~(result.sum > most)
+            usable &= ~(result.sum > limit)
     lower, upper = result.lower.where(usable, -torch.inf), result.upper.where(usable, torch.inf)
     least, most = layer.node.known
     lower, upper = lower.clamp(min=least), upper.clamp(max=most)

@@ -75,7 +75,7 @@ class Relaxations:
     def pair(self, i: int) -> Pair:
         """The bias of an affine layer, minus and plus the error of the step."""
         if i not in self._pairs:
-            self._pairs[i] = self._known(self.with_rounding_error(*self._pair(i)))
+            self._pairs[i] = self._without_nan(self.with_rounding_error(*self._pair(i)))
         return self._pairs[i]
 
     def relaxation(self, i: int) -> LayerRelaxation:
@@ -121,9 +121,9 @@ class Relaxations:
 
     def box(self, i: int) -> Pair:
         """The range of a layer where the backward pass ends."""
-        return self._known(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
+        return self._without_nan(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
 
-    def _known(self, pair: Pair) -> Pair:
+    def _without_nan(self, pair: Pair) -> Pair:
         """The pair, infinite where an unbounded input has left NaN."""
         if not self._arithmetic.unbounded:
             return pair
@@ -270,7 +270,7 @@ class Relaxations:
         )
         low = low - (low_cost + out.rounding_error(low_size + low_cost))
         high = high + (high_cost + out.rounding_error(high_size + high_cost))
-        low, high = self._known(self.with_rounding_error(low, high))
+        low, high = self._without_nan(self.with_rounding_error(low, high))
         return LayerRelaxation(s.contiguous(), t.contiguous(), low.contiguous(), high.contiguous(), relaxation.chosen)
 
 
@@ -312,7 +312,7 @@ def _better(plane: Plane, x: LayerRange, y: LayerRange, least: float) -> Plane:
 
 def _plane_below(xl: Tensor, xu: Tensor, yl: Tensor, yu: Tensor, out: Outward) -> Plane:
     """A plane below x·y with its rounded slopes: x·y − p·x − q·y is bilinear, hence smallest in a corner."""
-    best, most = Plane(yl, xl, yl), torch.full_like(xl, -torch.inf)
+    best, largest = Plane(yl, xl, yl), torch.full_like(xl, -torch.inf)
     level_x, level_y = (
         (-low / (high - low)).nan_to_num(0.5, 0.5, 0.5).clamp(0, 1) for low, high in ((xl, xu), (yl, yu))
     )
@@ -325,7 +325,7 @@ def _plane_below(xl: Tensor, xu: Tensor, yl: Tensor, yu: Tensor, out: Outward) -
                 size = terms[0].abs() + terms[1].abs() + terms[2].abs()
                 c = torch.minimum(c, out.down(terms[0] - terms[1] - terms[2] - out.rounding_error(size)))
         least = torch.minimum(p * xl, p * xu) + torch.minimum(q * yl, q * yu) + c
-        better = least > most
+        better = least > largest
         best = Plane(*(new.where(better, old) for new, old in zip((p, q, c), best, strict=True)))
-        most = least.where(better, most)
-    return best._replace(c=best.c.where(most > -torch.inf, -torch.inf))
+        largest = least.where(better, largest)
+    return best._replace(c=best.c.where(largest > -torch.inf, -torch.inf))
