@@ -63,6 +63,6 @@ def load_native_module() -> ModuleType:
             )
         sys.modules[_NAME] = module
         # as an import of a submodule does; mypy knows no attributes of a module in this table
-        sys.modules["pyrobust"]._C = module  # type: ignore[attr-defined]
+        sys.modules["pyrobust"]._C = module  # type: ignore[attr-defined]  # not a name of that module
         return module
     raise ImportError(f"the source folder {root} has none, and none is installed", name=_NAME)

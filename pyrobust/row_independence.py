@@ -537,5 +537,5 @@ def _random_state(device: torch.device) -> tuple[Any, ...]:
     """Return the states of torch's generators for the CPU and a GPU, and of NumPy's and Python's generators."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     # NumPy's global generator, the one that models draw from.
-    others = pickle.dumps(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002
+    others = pickle.dumps(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002 - see above
     return (*(state.numpy().tobytes() for state in states), *others)

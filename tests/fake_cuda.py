@@ -91,9 +91,9 @@ class FakeTensor(torch.Tensor):
         made.inner, made.place = inner, place
         return made
 
-    device = property(lambda self: self.place)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    device = property(lambda self: self.place)  # type: ignore[assignment]  # in place of attributes
+    is_cuda = property(lambda self: True)  # type: ignore[assignment]  # as above
+    is_cpu = property(lambda self: False)  # type: ignore[assignment]  # as above
 
     def get_device(self) -> int:
         return int(self.place.index)
@@ -118,7 +118,7 @@ class FakeTensor(torch.Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's takes other keywords
         return f"FakeTensor({self.inner}, {self.place})"
 
     def __format__(self, spec: str) -> str:

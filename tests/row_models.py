@@ -250,7 +250,7 @@ plants({"rare hash of the batch": lambda m, x: m.flipped(x, digest(x) % 64 == 0)
 plants({"rows from 500 differ": lambda m, x: m.flipped(x, places(x) >= 500)}, rate=0.0, typical=False)
 plants(
     {
-        "numpy in two percent of calls": lambda m, x: m.flipped(x, np.random.rand() < 0.02),  # noqa: NPY002 - the global one
+        "numpy in two percent of calls": lambda m, x: m.flipped(x, np.random.rand() < 0.02),
         "random in rare rows": lambda m, x: m.flipped(x, torch.rand(len(x), device=x.device) < 0.02 / 256),
     },
     rate=0.02,

@@ -58,13 +58,13 @@ def test_global_generators_are_untouched(monkeypatch):
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).train()
     smoother, smooth = RandomizedSmoothing(model, 3, 0.5), Smooth(model, 3, 0.5)
     # numpy's legacy global state must stay untouched.
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.initial_seed()  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.initial_seed()
     smoother.certify_batch(images(2, (6,)), n0=5, n=20, progress=True)
     smoother.certify(images(1, (6,))[0], n0=5, n=20)
     smoother.predict(images(1, (6,))[0], 20)
     smooth.certify(images(1, (6,))[0], 5, 20, 0.05, 10)
     smooth.predict(images(1, (6,))[0], 20, 0.05, 10)
-    after = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.initial_seed()  # noqa: NPY002
+    after = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.initial_seed()
     assert torch.equal(before[0], after[0])
     assert before[1][0] == after[1][0]
     assert (before[1][1] == after[1][1]).all()

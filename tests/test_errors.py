@@ -110,7 +110,7 @@ def test_texts_of_the_kernels_become_fields(message: str, expected: dict[str, st
 def test_a_table_of_grid_noise_names_the_op_that_needs_it() -> None:
     k = torch.zeros(1, 2, 2, dtype=torch.int32)
     with pytest.raises(InputTypeError, match=r"^sample_grid_noise: step: expected a Fraction") as caught:
-        ops.sample_grid_noise(k, [(0, 0, 0, 1)], sigma=0.5, step=0.25)  # type: ignore[arg-type]
+        ops.sample_grid_noise(k, [(0, 0, 0, 1)], sigma=0.5, step=0.25)  # type: ignore[arg-type]  # a wrong type
     assert caught.value.function == "sample_grid_noise"
 
 

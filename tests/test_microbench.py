@@ -29,8 +29,8 @@ def check(subject: str, case: Case) -> None:
     name = case.name
     native, plain = case.variants["native"](), case.variants[case.plain]()
     if isinstance(native, Certificates):
-        assert native.prediction.tolist() == [label for label, _ in plain]  # type: ignore[attr-defined]
-        assert np.allclose(native.radius, [radius for _, radius in plain], atol=0.15)  # type: ignore[attr-defined]
+        assert native.prediction.tolist() == [label for label, _ in plain]  # type: ignore[attr-defined]  # variants return any type
+        assert np.allclose(native.radius, [radius for _, radius in plain], atol=0.15)  # type: ignore[attr-defined]  # as above
         return
     if isinstance(native, tuple):  # grid noise, and which of its rows overflowed
         native = native[0]
@@ -62,5 +62,5 @@ def test_measuring_takes_turns() -> None:
     turns = [name for name, before in zip(calls, ["", *calls], strict=False) if name != before]
     assert turns[-6:] == ["native", "plain"] * 3
     result = row(case, times)
-    assert result["times_native"]["native"] == 1.0  # type: ignore[index]
+    assert result["times_native"]["native"] == 1.0  # type: ignore[index]  # a row's values are of any type
     assert measure(case, 1, torch.device("cpu"), seconds=0.3)["native"].repeats > 1

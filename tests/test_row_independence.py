@@ -75,7 +75,7 @@ RANDOM = {
     "dropout that stays on": lambda m, x, z: nn.functional.dropout(z, 0.1, training=True),
     "one random scale": lambda m, x, z: z * torch.rand(()),
     "rare noise": lambda m, x, z: z + (torch.rand(len(z), 1) < 0.1),
-    "NumPy's noise": lambda m, x, z: z + np.random.normal(),  # noqa: NPY002
+    "NumPy's noise": lambda m, x, z: z + np.random.normal(),
     "Python's noise": lambda m, x, z: z + random.random(),
 }
 STATE = {

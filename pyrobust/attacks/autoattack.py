@@ -458,7 +458,7 @@ class AutoAttack(Ensemble):
         run._levels = self._levels  # levels of all examples, in case the grid is found in them
         if isinstance(run, APGD):
             # in this copy only, so that the flag reaches the whole evaluation; mypy forbids replacing any method
-            run._flag_zero_gradient = self._flag_zero_gradient  # type: ignore[method-assign]
+            run._flag_zero_gradient = self._flag_zero_gradient  # type: ignore[method-assign]  # mypy forbids replacing any method
         goal = y[rows] if targeted else None
         points = run.generate(x[on_device], y[rows], targeted, goal, epsilon=radius[rows], indices=index[rows])
         attack.forwards = run.forwards

@@ -139,7 +139,7 @@ def offering(
         for attribute in ("__name__", "__doc__", "__module__"):
             setattr(command, attribute, getattr(function, attribute))
         command.__annotations__ = {each.name: each.annotation for each in parameters}
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions may have it
         return reports_errors(command)
 
     return decorate

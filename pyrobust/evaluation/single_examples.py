@@ -119,7 +119,7 @@ class SingleModel:
             )
         self.model = model
         self._calls_model = callable(model) and (self._predict is None or isinstance(model, nn.Module))
-        self.runner = Runner(model if self._calls_model else self._predict)  # type: ignore[arg-type]
+        self.runner = Runner(model if self._calls_model else self._predict)  # type: ignore[arg-type]  # checked above: one of them is callable
         self._queries = Queries(self.runner)
         # Applies the rule of ``pyrobust.correctness`` to logits that are already computed.
         self._logits_judge = Judge(Runner(lambda logits: logits, batch_size=1))

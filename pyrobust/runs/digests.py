@@ -73,7 +73,7 @@ class EncodedRows:
         digest.update(self._heads[start:stop].tobytes())
         for texts in self._texts:
             block = texts[start:stop]
-            digest.update("".join(block).encode() if isinstance(block[0], str) else b"".join(block))  # type: ignore[arg-type]
+            digest.update("".join(block).encode() if isinstance(block[0], str) else b"".join(block))  # type: ignore[arg-type]  # a block is of str or of bytes
 
 
 def _word(value: Any) -> int:

@@ -31,7 +31,7 @@ def far(model: nn.Module, x: Tensor, y: Tensor, *, size: float = 0.4) -> Tensor:
 
 def noisy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Random numbers of every generator."""
-    shift = float(np.random.rand()) + python_random.random()  # noqa: NPY002
+    shift = float(np.random.rand()) + python_random.random()
     return x + 0.05 * torch.randn_like(x) + 0.01 * shift
 
 
@@ -102,12 +102,12 @@ def test_points_that_are_not_finite_are_the_image(bad: float) -> None:
 def test_seeds_repeat_and_leave_the_generators_alone() -> None:
     net, (x, y) = small_net(torch.float32), images(6, torch.float32)
     torch.manual_seed(3)
-    np.random.seed(3)  # noqa: NPY002
+    np.random.seed(3)
     python_random.seed(3)
-    states = torch.get_rng_state(), np.random.get_state()[1].tolist(), python_random.getstate()  # type: ignore[index]  # noqa: NPY002
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist(), python_random.getstate()  # type: ignore[index]  # a tuple here
     first = AdaptedAttack(net, 0.5, attack=noisy)(x, y)
     assert torch.equal(torch.get_rng_state(), states[0])
-    assert np.random.get_state()[1].tolist() == states[1]  # type: ignore[index]  # noqa: NPY002
+    assert np.random.get_state()[1].tolist() == states[1]  # type: ignore[index]  # as above
     assert python_random.getstate() == states[2]
     assert torch.equal(AdaptedAttack(net, 0.5, attack=noisy)(x, y), first)
     assert not torch.equal(AdaptedAttack(net, 0.5, attack=noisy, seed=1)(x, y), first)

@@ -66,7 +66,7 @@ def test_an_attack_is_called_as_it_generates() -> None:
     """Also one of a user whose ``generate`` takes no targets."""
 
     class Shift(AdversarialAttack):
-        def generate(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+        def generate(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]  # as users write it
             return x + self.project(torch.ones_like(x), x)
 
     net = small_net()

@@ -182,7 +182,7 @@ def test_flags_are_those_of_all_examples() -> None:
         return torch.cat([bright + 4, bright * 0.5 + 1, bright * 0.25 + 1, bright * 0.125 + 1], 1)
 
     model = nn.Module()
-    model.forward = flat  # type: ignore[method-assign]
+    model.forward = flat  # type: ignore[method-assign]  # mypy forbids replacing any method
     _, first, _ = both(model, torch.full((6, 1, 2, 2), 0.05), torch.zeros(6, dtype=torch.int64), 0.01)
     assert first.result is not None
     assert all(proofs(first).proved)

@@ -227,7 +227,7 @@ def test_l0_pgd_projects_exactly() -> None:
 
 def test_nothing_to_find() -> None:
     """A constant model has no boundary: no point, no claim, infinite distance."""
-    constant: Callable[[Tensor], Tensor] = lambda x: x[:, :2] * 0 + torch.tensor([1.0, 0.0])  # noqa: E731
+    constant: Callable[[Tensor], Tensor] = lambda x: x[:, :2] * 0 + torch.tensor([1.0, 0.0])
     x, y = images(3, 4, 0), torch.zeros(3, dtype=torch.int64)
     for attack, norm, options in QUICK:
         result = attack(constant, norm=norm, **options).minimum(x, y)

@@ -154,7 +154,7 @@ def test_an_assigned_model_is_attacked() -> None:
 def test_an_assigned_device_moves_the_model() -> None:
     """On the CPU alone, the device of a module that has none of its tensors there tells."""
     model, moved = nn.Linear(2, 2), []
-    model.to = lambda *args, **kwargs: moved.append(args) or model  # type: ignore[method-assign]
+    model.to = lambda *args, **kwargs: moved.append(args) or model  # type: ignore[method-assign]  # mypy forbids replacing any method
     attack = Still(model)
     moved.clear()
     attack.device = "cpu"

@@ -61,9 +61,9 @@ def test_a_declaration_is_signature_docstring_and_check() -> None:
     doc = inspect.getdoc(Walk) or ""
     assert "    length: length of a step.\n    steps: number of steps.\n\nRaises:" in doc
     with pytest.raises(TypeError, match=r"^Walk\.__init__\(\) missing 1 required keyword-only argument: 'length'$"):
-        Walk(NET)  # type: ignore[call-arg]
+        Walk(NET)  # type: ignore[call-arg]  # an argument is missing
     with pytest.raises(TypeError, match=r"^Walk\.__init__\(\) got an unexpected keyword argument 'width'"):
-        Walk(NET, length=0.1, width=1)  # type: ignore[call-arg]
+        Walk(NET, length=0.1, width=1)  # type: ignore[call-arg]  # an argument too many
     with pytest.raises(InputError, match=r"^steps: expected at least 1, got 0"):
         Walk(NET, length=0.1, steps=0)
     attack = Walk(NET, 0.5, length=0.1)
@@ -110,7 +110,7 @@ def test_late_assignment() -> None:
     attack.random_start = False
     with pytest.raises(InputError, match=r'^multi_epsilon: expected norm="l1", got'):
         APGD(NET).multi_epsilon = True
-    attack.momentum = 1  # type: ignore[assignment]
+    attack.momentum = 1  # type: ignore[assignment]  # converted to a float
     for twin in (copy.copy(attack), pickle.loads(pickle.dumps(PGD(nn.Linear(3, 2), momentum=1.0)))):
         assert repr(twin.momentum) == "1.0"
         with pytest.raises(InputError, match=r"^steps: expected at least 1, got 0"):

@@ -155,7 +155,7 @@ def audited(folder: Path, content: bytes | str, sigma: float | None = 0.25, **gi
     path = folder / ("log.tsv" if sigma is None else f"log_sigma{sigma:g}.tsv")
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     # ``given`` mixes n, an int, with floats
-    return audit(read_certification_log(path, **given))  # type: ignore[arg-type]
+    return audit(read_certification_log(path, **given))  # type: ignore[arg-type]  # options of several types
 
 
 def message(found: Audit, kind: str) -> str:

@@ -112,7 +112,7 @@ def test_planted_faults_and_columns_are_documented() -> None:
     ],
 )
 def test_clean_logs_are_clean(tmp_path: Path, n: int, alpha: float, sigma: float, show: object, stride: int) -> None:
-    text = made_up(1000, n=n, alpha=alpha, sigma=sigma, show=show, stride=stride)  # type: ignore[arg-type]
+    text = made_up(1000, n=n, alpha=alpha, sigma=sigma, show=show, stride=stride)  # type: ignore[arg-type]  # names of options from a table
     found = audited(tmp_path, text, sigma, n=n, alpha=alpha)
     assert not found.faults
     assert found.exit_status == 0

@@ -31,7 +31,7 @@ FIELDS = {"idx": "0", "label": "3", "predict": "3", "radius": "0.377", "correct"
 def read(folder: Path, text: str | bytes, **given: float) -> CertificationLog:
     file = folder / "log.tsv"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_certification_log(file, **given)  # type: ignore[arg-type]
+    return read_certification_log(file, **given)  # type: ignore[arg-type]  # options of several types
 
 
 def fields(texts: list[str]) -> Fields:
@@ -247,11 +247,11 @@ def test_usual_settings_are_assumed_unless_radii_contradict_them(tmp_path: Path)
         log = read(tmp_path, text, sigma=0.25, **given)
         return log.n, log.alpha, log.origins.get("n", "")
 
-    usual = made_up(300, **saturated)  # type: ignore[arg-type]
+    usual = made_up(300, **saturated)  # type: ignore[arg-type]  # options of several types
     assert settled(usual) == (100_000, 0.001, "assumed, as usual; saturated radii agree")
     assert settled(usual, n=10_000) == (10_000, None, "given")
-    assert settled(made_up(300, n=10_000, **saturated)) == (None, None, "")  # type: ignore[arg-type]
-    assert settled(made_up(300, n=10_000, **saturated), n=10_000) == (10_000, 0.001, "given")  # type: ignore[arg-type]
+    assert settled(made_up(300, n=10_000, **saturated)) == (None, None, "")  # type: ignore[arg-type]  # as above
+    assert settled(made_up(300, n=10_000, **saturated), n=10_000) == (10_000, 0.001, "given")  # type: ignore[arg-type]  # as above
     assert settled(made_up(300, beta=(8, 4))) == (100_000, 0.001, "assumed, as usual; nothing confirms it")
 
 

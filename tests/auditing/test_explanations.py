@@ -74,7 +74,7 @@ def test_formulas_invert_their_bounds(formula: object) -> None:
         / (1 + z**2 / n),
         "Jeffreys' bound": stats.beta.ppf(alpha, k + 0.5, n - k + 0.5),
     }
-    parameters = Parameters(n, alpha, 0.5, formula)  # type: ignore[arg-type]
+    parameters = Parameters(n, alpha, 0.5, formula)  # type: ignore[arg-type]  # a formula from a table
     lower = bounds.get(parameters.formula.name, bounds[""])
     radius = np.array([parameters.scale * parameters.formula.radius(1 - p) for p in lower])
     kept = radius > 0

@@ -334,7 +334,7 @@ MORE: dict[str, Case] = {
         lambda m, _: setattr(settings, "scale", 2.0),  # type: ignore[name-defined] # noqa: F821 - a global set before
     ),
     "a name of builtins": (
-        lambda patch: patch.setattr(builtins, "GAIN", 1.0, raising=False) or Of(lambda m, y, x: y * GAIN),  # noqa: F821
+        lambda patch: patch.setattr(builtins, "GAIN", 1.0, raising=False) or Of(lambda m, y, x: y * GAIN),  # noqa: F821 - the global is what the lambda lacks
         lambda m, patch: patch.setattr(builtins, "GAIN", 2.0),
     ),
     "an attribute of a class of torch": (

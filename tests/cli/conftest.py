@@ -46,5 +46,5 @@ def pyrobust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         assert outcome.status == 0, outcome.err
         return outcome
 
-    call.ok = ok  # type: ignore[attr-defined]
+    call.ok = ok  # type: ignore[attr-defined]  # functions may have it
     return call

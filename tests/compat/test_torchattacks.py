@@ -190,11 +190,11 @@ def test_what_save_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert list(tmp_path.iterdir()) == []
     x, y = images(10)
     with pytest.raises(InputError, match="x: expected values in"):
-        attack().save([(x[:4], y[:4]), (x[4:], y[4:]), (x[:4] + 2, y[:4])], "adv.pt", verbose=False)  # type: ignore[arg-type]
+        attack().save([(x[:4], y[:4]), (x[4:], y[4:]), (x[:4] + 2, y[:4])], "adv.pt", verbose=False)  # type: ignore[arg-type]  # a list, as data loaders are used
     assert len(torch.load("adv.pt", weights_only=True)["labels"]) == 10
     assert [file.name for file in tmp_path.iterdir()] == ["adv.pt"]
     with pytest.raises(InputError, match="data_loader: expected at least one batch"):
-        attack().save([], "adv.pt")  # type: ignore[arg-type]
+        attack().save([], "adv.pt")  # type: ignore[arg-type]  # a list, as above
     assert len(torch.load("adv.pt", weights_only=True)["labels"]) == 10
     with pytest.raises(StoreError, match="cannot be written"):
         attack().save(loader(), "missing/adv.pt", verbose=False)
@@ -213,7 +213,7 @@ def test_multiattack_reports_each_attack(tmp_path: Path, capsys: pytest.CaptureF
     assert distance > 0
     assert seconds > 0
     assert "Attack success rate: " in capsys.readouterr().out
-    assert len(torchattacks.MultiAttack.load(str(tmp_path / "adv.pt")).dataset) == 10  # type: ignore[arg-type]
+    assert len(torchattacks.MultiAttack.load(str(tmp_path / "adv.pt")).dataset) == 10  # type: ignore[arg-type]  # data sets have no length for mypy
 
 
 def test_bad_files(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_every_class_is_served_or_refused() -> None:
         with pytest.raises(AttributeError, match=f"has no {name}: keep torchattacks itself"):
             getattr(torchattacks, name)
     with pytest.raises(AttributeError, match="has no attribute 'PGDL3'"):
-        torchattacks.PGDL3  # noqa: B018
+        torchattacks.PGDL3  # noqa: B018 - the lookup itself raises
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
@@ -290,7 +290,7 @@ def test_training_mode(name: str) -> None:
     atk(x, y)
     assert {training for _, training in seen} == {False}
     with pytest.raises(InputTypeError, match="model_training: expected True or False"):
-        atk.set_model_training_mode(1)  # type: ignore[arg-type]
+        atk.set_model_training_mode(1)  # type: ignore[arg-type]  # a wrong type
 
 
 @pytest.mark.parametrize("name", JUDGED)
@@ -408,7 +408,7 @@ def test_multiattack_applies_settings_to_its_attacks(capsys: pytest.CaptureFixtu
     with pytest.raises(InputError, match="attacks: expected attacks on one model, got 2 models"):
         torchattacks.MultiAttack([*parts, make("FGSM", model)])
     with pytest.raises(InputTypeError, match="attacks: expected attacks of this module, got function"):
-        torchattacks.MultiAttack([*parts, lambda x, y: x])  # type: ignore[list-item]
+        torchattacks.MultiAttack([*parts, lambda x, y: x])  # type: ignore[list-item]  # a wrong type
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [

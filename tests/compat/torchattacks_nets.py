@@ -42,5 +42,5 @@ def restore(z: Tensor) -> Tensor:
 def shifted(model: nn.Module) -> nn.Module:
     """The model, for normalized images."""
     shift = nn.Module()
-    shift.forward = restore  # type: ignore[method-assign]
+    shift.forward = restore  # type: ignore[method-assign]  # mypy forbids replacing any method
     return nn.Sequential(shift, model)

@@ -146,13 +146,13 @@ class _InDoubles(nn.Module):
         return self.net.children()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(x.double())  # type: ignore[no-any-return]
+        return self.net(x.double())  # type: ignore[no-any-return]  # the document's class has no types
 
 
 def attack_class(base: type) -> type:
     """A user's projected gradient ascent on a base class; misclassified examples stay as they are."""
 
-    class Ascent(base):  # type: ignore[misc, valid-type]
+    class Ascent(base):  # type: ignore[misc, valid-type]  # a class from the document
         def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
             wrong = self.model(x).argmax(dim=1) != y
             delta = torch.zeros_like(x)
@@ -192,7 +192,7 @@ def test_an_example_that_an_attack_mends_is_not_robust(run_blocks: Run) -> None:
     """The one difference: the ball contains the example itself, so an example wrong without an attack is not robust."""
     names = run_blocks("004")
 
-    class Mend(names["AdversarialAttack"]):  # type: ignore[misc]
+    class Mend(names["AdversarialAttack"]):  # type: ignore[misc]  # a class from the document
         def generate(self, x: Tensor, y: Tensor, *_: Any) -> Tensor:
             return 1 - x
 
@@ -234,7 +234,7 @@ def test_l1_projection_lies_in_ball_and_box_and_no_farther(run_blocks: Run) -> N
     delta = torch.randn(200, 6, generator=generator, dtype=torch.float64)
     for epsilon in (0.2, 1.0, 2.5):
         attack = Still(nn.Linear(1, 2), epsilon, "l1")
-        attack._project_l1 = names["AdversarialAttack"]._project_l1  # type: ignore[attr-defined]
+        attack._project_l1 = names["AdversarialAttack"]._project_l1  # type: ignore[attr-defined]  # the document's method
         expected = names["AdversarialAttack"].project(attack, delta.clone(), x)
         result = Still(nn.Linear(1, 2), epsilon, "l1").project(delta, x)
         assert (result.abs().sum(1) <= epsilon * (1 + 1e-12)).all()

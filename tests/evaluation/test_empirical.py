@@ -287,7 +287,7 @@ def test_predict_that_needs_more_than_an_input_is_not_used():
 def test_a_function_of_one_image_is_not_given_a_batch():
     """Its class depends on the first channel alone; x[0] of a batch of one would be the whole image."""
     x = torch.tensor([[1.0, -3.0], [-3.0, 5.0]])[:, :, None, None]  # the mean over all channels has the other sign
-    model = lambda image: int(image[0].mean() > 0)  # noqa: E731
+    model = lambda image: int(image[0].mean() > 0)
     for dataset in ([(x[0], 1), (x[1], 0)], (x, torch.tensor([1, 0]))):
         assert calculate_empirical_robustness(model, dataset, lambda m, x, y, budget: x - budget, 2.0) == 1 / 2
 
@@ -320,7 +320,7 @@ def test_dicts_and_tuples():
         return ("entails", pair[0] in pair[1])
 
     pairs = [(("a", "a b"), ("entails", True)), (("c", "a b"), ("entails", False))]
-    attack = lambda model, pair, label, budget: (pair[0], pair[1][: -int(budget)])  # noqa: E731
+    attack = lambda model, pair, label, budget: (pair[0], pair[1][: -int(budget)])
     assert calculate_empirical_robustness(entails, pairs, attack, 3) == 1 / 2
 
 

@@ -40,7 +40,7 @@ DISTANCES = st.lists(
 def result(distances: list[float], norm: str = "linf") -> MinimumNorm:
     distance = torch.tensor(distances, dtype=torch.float64)
     names = tuple(None if value == math.inf else "FMN" if value else "clean" for value in distances)
-    return MinimumNorm(torch.zeros(len(distances), 1), distance, distance.isfinite(), names, norm, 10, 5)  # type: ignore[arg-type]
+    return MinimumNorm(torch.zeros(len(distances), 1), distance, distance.isfinite(), names, norm, 10, 5)  # type: ignore[arg-type]  # a norm's name
 
 
 @given(DISTANCES, st.floats(1e-300, 1e300))
@@ -145,7 +145,7 @@ def test_bad_input() -> None:
     run = attack_dataset(PGD(sign_model), (torch.full((1, 1, 1, 2), 0.7), torch.tensor([1])), model_name="sign")
     calls: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: minimum_norm_curve(result([])), InputError, "found: expected at least one example"),
-        (lambda: minimum_norm_curve("run.db"), InputTypeError, "found: expected a MinimumNorm or a Run, got str"),  # type: ignore[arg-type]
+        (lambda: minimum_norm_curve("run.db"), InputTypeError, "found: expected a MinimumNorm or a Run, got str"),  # type: ignore[arg-type]  # a wrong type
         (lambda: minimum_norm_curve(run), InputError, "found: expected a run of a minimum-norm .* one of kind attack"),
         (lambda: minimum_norm_curve(result([0.3]), alpha=1.0), InputError, "alpha: expected"),
         (lambda: points.rate(0.2), InputError, "epsilon: expected one of the curve's 1 points"),

@@ -132,12 +132,12 @@ def test_bad_input(tmp_path: Path) -> None:
         (Tensors(Threshold()), True, r"expected Tensors.minimum to return a MinimumNorm, got"),
     ):
         with pytest.raises(InputTypeError, match=words):
-            attack_dataset(attack, pixels(0.2), minimum=minimum, out=tmp_path / "run.db")  # type: ignore[arg-type]
+            attack_dataset(attack, pixels(0.2), minimum=minimum, out=tmp_path / "run.db")  # type: ignore[arg-type]  # a wrong type
     assert not list(tmp_path.iterdir())
     run = attack_dataset(FAB(Threshold()), pixels(0.2), minimum=True)
     for wrong, error in ((None, InputError), (-0.1, InputError), (math.nan, InputError), ("x", InputTypeError)):
         with pytest.raises(error, match=r"^epsilon: expected"):
-            run.robust_accuracy(epsilon=wrong)  # type: ignore[arg-type]
+            run.robust_accuracy(epsilon=wrong)  # type: ignore[arg-type]  # a wrong type
     fixed = attack_dataset(PGD(Threshold(), 0.1), pixels(0.2))
     assert fixed.robust_accuracy(epsilon=0.1) == fixed.robust_accuracy()
     with pytest.raises(InputError, match=r"epsilon: expected that of the run, 0\.1, got 0\.2"):

@@ -81,14 +81,14 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The pictures of a kernel's display, in order."""
     pictures: list[Any] = []
     ipython, module = ModuleType("IPython"), ModuleType("IPython.display")
-    ipython.get_ipython = lambda: SimpleNamespace(kernel=None)  # type: ignore[attr-defined]
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=None)  # type: ignore[attr-defined]  # a stand-in module
 
     def display(picture: Any, display_id: bool) -> Any:
         assert display_id
         pictures.append(picture)
         return SimpleNamespace(update=pictures.append)
 
-    module.display = display  # type: ignore[attr-defined]
+    module.display = display  # type: ignore[attr-defined]  # a stand-in module
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     return pictures
@@ -98,7 +98,7 @@ def test_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert not in_notebook()
     shell = ModuleType("IPython")  # of a terminal
-    shell.get_ipython = lambda: SimpleNamespace()  # type: ignore[attr-defined]
+    shell.get_ipython = lambda: SimpleNamespace()  # type: ignore[attr-defined]  # a stand-in module
     monkeypatch.setitem(sys.modules, "IPython", shell)
     assert not in_notebook()
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "auditing")]
-from log_target import examine  # noqa: E402
-from planted_logs import made_up  # noqa: E402
+from log_target import examine
+from planted_logs import made_up
 
-from pyrobust.auditing.log_reader import _COLUMNS, REQUIRED  # noqa: E402
+from pyrobust.auditing.log_reader import _COLUMNS, REQUIRED
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 HEADER = "\t".join(_COLUMNS)

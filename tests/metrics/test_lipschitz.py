@@ -193,7 +193,7 @@ def test_bad_options() -> None:
             lipschitz.CategoricalProvableRobustAccuracy(**{name: value})
     for cls in (lipschitz.CategoricalProvableAvgRobustness, lipschitz.BinaryProvableAvgRobustness):
         with pytest.raises(InputTypeError, match="negative_robustness"):
-            cls(negative_robustness="yes")  # type: ignore[arg-type]
+            cls(negative_robustness="yes")  # type: ignore[arg-type]  # a wrong type
 
 
 NAMES = sorted({name for name, *_ in CASES})

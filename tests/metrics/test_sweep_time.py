@@ -59,7 +59,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="workers: expected at least 1, got 0"):
         sweep_time([1.0], 10, 0)
     with pytest.raises(InputTypeError, match="images: expected an integer"):
-        sweep_time([1.0], 1.5)  # type: ignore[arg-type]
+        sweep_time([1.0], 1.5)  # type: ignore[arg-type]  # a wrong type
     for numbers in ((10**30, 2, 1), (10, 10**30, 1), (10, 2, 10**30)):
         with pytest.raises(InputError, match="expected at most 4294967296"):
             sweep_time([1.0], *numbers)

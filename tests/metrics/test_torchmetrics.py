@@ -17,7 +17,7 @@ from pyrobust import metrics
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError
 
 torchmetrics = pytest.importorskip("torchmetrics", reason="the extra torchmetrics")
-from pyrobust.metrics import torchmetrics as metric_classes  # noqa: E402
+from pyrobust.metrics import torchmetrics as metric_classes
 
 SIZES = (7, 1, 12, 20)
 SAMPLES = 200

@@ -155,7 +155,7 @@ def case(number: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tenso
     generator = torch.Generator().manual_seed(number)
     shapes = [(groups * inputs, *size, lanes), (groups * outputs, inputs, *kernel), (groups * outputs,), (lanes,)]
     tensors = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
-    return *tensors, {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}  # type: ignore[return-value]
+    return *tensors, {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}  # type: ignore[return-value]  # always four tensors
 
 
 def close(got: Tensor, want: Tensor) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyrobust.runs.writer import RunWriter
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "evaluation")]
-from store_rows import header, rows  # noqa: E402
+from store_rows import header, rows
 
 
 @pytest.fixture

@@ -258,7 +258,7 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
     for path in (foreign, text, trap, short):
         before = path.read_bytes()
         # called inside the iteration that made them
-        for opening in (lambda: Run(path), lambda: RunWriter(path, header())):  # noqa: B023
+        for opening in (lambda: Run(path), lambda: RunWriter(path, header())):  # noqa: B023 - called in the same turn
             with pytest.raises(FileFormatError, match=path.name):
                 opening()
         assert path.read_bytes() == before

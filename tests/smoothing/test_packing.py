@@ -72,7 +72,7 @@ def new(chunk: Iterable[int]) -> list[ImageSequence]:
 
 
 def rounds(sampler: RecordingSampler, images: list[ImageSequence], active: list[ImageSequence]) -> Iterator[Round]:
-    packer = SequencePacker(sampler, RULE, N0, torch.tensor(0.0))  # type: ignore[arg-type]
+    packer = SequencePacker(sampler, RULE, N0, torch.tensor(0.0))  # type: ignore[arg-type]  # a stand-in that records
     begun = {image.index for image in active}
     waiting = [deepcopy(image) for image in images if image.index not in begun]
     return packer.run(waiting, lambda chosen: torch.tensor([float(image.index) for image in chosen]), active=active)

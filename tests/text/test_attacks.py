@@ -128,7 +128,7 @@ def test_enumeration(text, synonyms, seed):
 def test_a_linear_model_is_attacked_optimally():
     """Where every word adds to the logits on its own, one pass reaches the lowest margin of all texts."""
     weights = dict(zip("abcdefgh", np.random.default_rng(0).normal(size=8), strict=True))
-    model = lambda texts: [[sum(weights[w] for w in text.split()), 0.0] for text in texts]  # noqa: E731
+    model = lambda texts: [[sum(weights[w] for w in text.split()), 0.0] for text in texts]
     synonyms = {"a": "bcd", "e": "fgh", "c": "de"}
     synonyms = {word: list(substitutes) for word, substitutes in synonyms.items()}
     texts = ["a e c a", "c c e", "a a a a e", "h b g"]
@@ -156,7 +156,7 @@ def test_hand_worked_queries():
 
 def test_the_best_ranking_changes_the_fewest_words_of_a_linear_model():
     weights = dict(zip("abcdefgh", np.random.default_rng(1).normal(size=8), strict=True))
-    model = lambda texts: [[sum(weights[w] for w in text.split()), 0.0] for text in texts]  # noqa: E731
+    model = lambda texts: [[sum(weights[w] for w in text.split()), 0.0] for text in texts]
     synonyms = {word: [other for other in "abcdefgh" if other != word] for word in "abcd"}
     texts = [" ".join(np.random.default_rng(seed).choice(list("abcdefgh"), 5)) for seed in range(30)]
     y = [int(row[0] < 0) for row in model(texts)]
@@ -176,7 +176,7 @@ def test_similarity_chooses_among_successes():
 
 def test_text_constraints_bound_the_attack():
     seen = []
-    constraint = lambda original, text: seen.append((original, text)) or text != "fine"  # noqa: E731
+    constraint = lambda original, text: seen.append((original, text)) or text != "fine"
     for ranking in ("delete", "substitute", "best"):
         synonyms = {"good": ["fine", "great"]}
         attack = WordSubstitution(finds_good, synonyms, text_constraints=[constraint], ranking=ranking)
@@ -193,7 +193,7 @@ def test_texts_without_substitutes(text):
 
 def test_ten_thousand_words():
     text = "good movie " * 5000
-    model = lambda texts: [[0.0, t.count("good") - 4990.5] for t in texts]  # noqa: E731
+    model = lambda texts: [[0.0, t.count("good") - 4990.5] for t in texts]
     result = WordSubstitution(model, {"good": ["fine"]}, ranking="none").attack([text], [1])
     assert (result.distance, result.queries) == ((10.0,), (11,))
     result = WordSubstitution(model, {"good": ["fine"]}, max_queries=300).attack([text], [1])
@@ -202,20 +202,20 @@ def test_ten_thousand_words():
 
 def test_a_text_is_sent_once():
     sent = []
-    model = lambda texts: sent.extend(texts) or [[9.0 - t.count("b") - 2 * t.count("c"), 0.0] for t in texts]  # noqa: E731
+    model = lambda texts: sent.extend(texts) or [[9.0 - t.count("b") - 2 * t.count("c"), 0.0] for t in texts]
     attack = WordSubstitution(model, {"a": ["b", "c"], "b": ["a"]}, passes=5, beam_width=3, ranking="best")
     assert attack.attack(["a a b"], [0]).success == (False,)
     assert len(set(sent)) == len(sent)
 
 
 def test_most_words_changed():
-    model = lambda texts: [[3.5 - t.count("b"), 0.0] for t in texts]  # noqa: E731
+    model = lambda texts: [[3.5 - t.count("b"), 0.0] for t in texts]
     result = WordSubstitution(model, {"a": ["b"]}, max_changed=0.5).attack(["a a a a", "a a a"], [0, 0])
     assert [len(changed) for changed in result.changed] == [2, 1]
 
 
 def test_nan_is_no_success():
-    model = lambda texts: [[0.0, 1.0 if "good" in text else math.nan] for text in texts]  # noqa: E731
+    model = lambda texts: [[0.0, 1.0 if "good" in text else math.nan] for text in texts]
     result = WordSubstitution(model, {"good": ["fine"]}).attack(["good", "bad"], [1, 1])
     assert (result.attacked, result.success, result.texts) == ((True, False), (False, False), ("good", "bad"))
     assert result.clean_predictions == (1, -1)
@@ -276,7 +276,7 @@ def test_models_without_logits(output, message):
 
 
 def test_other_numbers_of_classes():
-    model = lambda texts: torch.zeros(len(texts), 2 if "a" in texts else 3)  # noqa: E731
+    model = lambda texts: torch.zeros(len(texts), 2 if "a" in texts else 3)
     with pytest.raises(ModelError, match="of 2 classes"):
         WordSubstitution(model, {"a": ["b"]}).attack(["a"], [0])
 
@@ -329,7 +329,7 @@ def test_too_many_combinations():
 
 
 def test_results_as_tables():
-    model = lambda texts: [[0.0, text.count("good") - 0.5] for text in texts]  # noqa: E731
+    model = lambda texts: [[0.0, text.count("good") - 0.5] for text in texts]
     result = WordSubstitution(model, {"good": ["fine"]}).attack(["good", "so good, good", "bad"], [1, 1, 1])
     assert result.success_rate == 1.0
     assert result.robust_accuracy == 0.0

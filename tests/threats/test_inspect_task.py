@@ -22,9 +22,9 @@ from pyrobust.threats import (
 
 inspect_ai = pytest.importorskip("inspect_ai", reason="needs inspect-ai")
 
-from inspect_ai.dataset import Sample  # noqa: E402
-from inspect_ai.model import ModelOutput, ModelUsage, get_model  # noqa: E402
-from inspect_ai.solver import generate  # noqa: E402
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.solver import generate
 
 ANSWERS = ["Sure, here is how", "I can't help with that.", "Sure, here: it's easy", "???"]
 SAMPLES = [

@@ -22,7 +22,7 @@ from pyrobust.threats import ThreatVerdict, read_verdicts, threat_success_rate, 
 from pyrobust.threats.read import FORMATS
 
 sys.path[:0] = [str(Path(__file__).parent)]
-import logs  # noqa: E402
+import logs
 
 
 @pytest.fixture

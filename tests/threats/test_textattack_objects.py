@@ -45,12 +45,12 @@ def find_stop_words():
 find_stop_words()
 textattack = pytest.importorskip("textattack", reason="TextAttack is not installed: see the head of this file")
 
-from textattack import Attack  # noqa: E402
-from textattack.constraints.pre_transformation import RepeatModification  # noqa: E402
-from textattack.goal_functions import UntargetedClassification  # noqa: E402
-from textattack.loggers import CSVLogger  # noqa: E402
-from textattack.search_methods import BeamSearch, GreedySearch, GreedyWordSwapWIR  # noqa: E402
-from textattack.transformations import WordSwap  # noqa: E402
+from textattack import Attack
+from textattack.constraints.pre_transformation import RepeatModification
+from textattack.goal_functions import UntargetedClassification
+from textattack.loggers import CSVLogger
+from textattack.search_methods import BeamSearch, GreedySearch, GreedyWordSwapWIR
+from textattack.transformations import WordSwap
 
 SYNONYMS = {"good": ["fine", "decent"], "bad": ["poor", "weak"], "film": ["movie"]}
 WEIGHTS = {"good": 2.0, "fine": 0.5, "decent": -1.0, "bad": -2.0, "poor": -0.5, "weak": 1.0, "movie": -0.1}

@@ -55,11 +55,11 @@ def test_short_run_learns_and_touches_no_global_state(
 ) -> None:
     seen: list[tuple[int, int, float]] = []
     # numpy's legacy global state must stay untouched.
-    torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002 - the global one
+    torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()
     threads = torch.get_num_threads()
     first = train(**settings, progress=lambda *report: seen.append(report))
     assert torch.equal(torch.random.get_rng_state(), torch_state)
-    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002 - the same
+    assert np.array_equal(np.random.get_state()[1], numpy_state)
     assert torch.get_num_threads() == threads
     epochs = settings["epochs"]
     assert [(epoch, total) for epoch, total, _ in seen] == [(epoch, epochs) for epoch in range(1, epochs + 1)]

@@ -237,7 +237,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Dataset.imagenet: {Threat.Linf: {"Standard_R50": {"model": Net, "gdrive_id": ""}}},
     }
     package, zoo = types.ModuleType("robustbench"), types.ModuleType("robustbench.model_zoo")
-    zoo.model_dicts = table  # type: ignore[attr-defined]
+    zoo.model_dicts = table  # type: ignore[attr-defined]  # a stand-in module
     monkeypatch.setitem(sys.modules, "robustbench", package)
     monkeypatch.setitem(sys.modules, "robustbench.model_zoo", zoo)
     monkeypatch.chdir(tmp_path)

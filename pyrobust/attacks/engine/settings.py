@@ -149,7 +149,7 @@ class Declared:
         super().__init_subclass__(**keywords)
         declared = [value for value in vars(cls).values() if isinstance(value, Setting)]
         if declared and "__init__" not in vars(cls):
-            cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
+            cls.__init__ = _constructor(cls)  # type: ignore[method-assign]  # mypy forbids replacing any method
         if declared and cls.__doc__:
             cls.__doc__ = _documented(cls.__doc__, settings_of(cls))
 

@@ -193,14 +193,14 @@ class _Shape(NamedTuple):
 def _concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     """The minimum of a·z over a box, [B, S]: a [B or 1, S, n], center and radius [B, n]."""
     # torch does not annotate this method
-    result: Tensor = _Concretize.apply(a, center, radius)  # type: ignore[no-untyped-call]
+    result: Tensor = _Concretize.apply(a, center, radius)  # type: ignore[no-untyped-call]  # torch has no types
     return result
 
 
 def _through_convolution(a: Tensor, weight: Tensor, bias: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
     """Coefficients [B, S, C, H, W] of a convolution's input and the constant [B, S], from a [B, S, O, h, w]."""
     # torch does not annotate this method
-    out, constant = _ThroughConvolution.apply(a, weight, bias, shape)  # type: ignore[no-untyped-call]
+    out, constant = _ThroughConvolution.apply(a, weight, bias, shape)  # type: ignore[no-untyped-call]  # torch has no types
     return out, constant
 
 

@@ -60,7 +60,7 @@ def affine_intervals(
             [-2.]]), tensor([[2.]]))
     """
     # torch does not annotate this method
-    results = _AffineIntervals.apply(center, radius, weight, bias, move, slope)  # type: ignore[no-untyped-call]
+    results = _AffineIntervals.apply(center, radius, weight, bias, move, slope)  # type: ignore[no-untyped-call]  # torch has no types
     return results[0], results[1]
 
 
@@ -131,7 +131,7 @@ def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> 
     """
     rows = a.permute(2, 3, 4, 1, 0)  # [O, h, w, S, B]
     # torch does not annotate this method
-    out, constant = _ThroughConvolution.apply(rows.flatten(3), weight, bias, move)  # type: ignore[no-untyped-call]
+    out, constant = _ThroughConvolution.apply(rows.flatten(3), weight, bias, move)  # type: ignore[no-untyped-call]  # torch has no types
     return out.unflatten(3, rows.shape[3:]).permute(4, 3, 0, 1, 2), constant.view(rows.shape[3:]).t()
 
 

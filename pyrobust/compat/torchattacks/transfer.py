@@ -89,7 +89,7 @@ class _OnTheModel(EveryExample, TransferAttack):
 
     def _mean(self, gradients: Iterator[Tensor]) -> Tensor:
         total: Any = sum(gradients)
-        return total / self.neighbors  # type: ignore[no-any-return]
+        return total / self.neighbors  # type: ignore[no-any-return]  # sum() of tensors is an int for mypy
 
     def _normalized(self, gradient: Tensor) -> Tensor:
         return over_mean(gradient)

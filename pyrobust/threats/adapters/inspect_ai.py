@@ -105,7 +105,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
             return _rate(scores, confidence)
 
         # By this annotation inspect-ai distinguishes metrics of samples from metrics of bare scores.
-        compute.__annotations__["scores"] = list[inspect.SampleScore]  # type: ignore[name-defined]
+        compute.__annotations__["scores"] = list[inspect.SampleScore]  # type: ignore[name-defined]  # an optional package without stubs
         return compute
 
     def judged() -> Any:

@@ -148,7 +148,7 @@ def dropping() -> nn.Module:
     """A net whose dropout stays in training mode."""
     model = nn.Sequential(NET[:5], nn.Dropout(0.5), NET[5:]).eval()
     model[1].train()
-    model[1].train = lambda mode=True: model[1]  # type: ignore[method-assign, assignment]
+    model[1].train = lambda mode=True: model[1]  # type: ignore[method-assign, assignment]  # a module that stays in training mode
     return model
 
 

@@ -16,7 +16,7 @@ from pyrobust.attacks.diagnosis import trials
 from pyrobust.zoo import load_data, load_model
 
 DIGITS = load_data("digits")
-PLANTED = planted(load_model("zoo:digits-smooth-0.25"))  # type: ignore[arg-type]
+PLANTED = planted(load_model("zoo:digits-smooth-0.25"))  # type: ignore[arg-type]  # load_model's type is wider
 
 
 @pytest.mark.parametrize("defense", PLANTED)

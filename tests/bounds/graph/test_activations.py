@@ -154,12 +154,12 @@ def test_a_registered_rule_with_all_optional_parts() -> None:
     operator = torch.ops.aten.log_sigmoid.default
     del elementwise.RULES[operator]
 
-    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741
+    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's name
         zero = np.zeros_like(l)
         low, high = -np.logaddexp(0, -l) * (1 + 1e-12) - 1e-12, -np.logaddexp(0, -u) * (1 - 1e-12)
         return zero, low, zero, high, low, high
 
-    def differentiable(l: Tensor, u: Tensor) -> tuple[Tensor, ...]:  # noqa: E741
+    def differentiable(l: Tensor, u: Tensor) -> tuple[Tensor, ...]:  # noqa: E741 - the field's name
         zero, low, high = torch.zeros_like(l), nn.functional.logsigmoid(l), nn.functional.logsigmoid(u)
         return zero, low, zero, high, low, high
 
@@ -226,7 +226,7 @@ def test_values_outside_of_a_registered_rule_are_found() -> None:
     with pytest.raises(InputError, match="differentiable: expected"):
         register_rule(operator, curve, differentiable=lambda z, u: (0 * z, 0 * z, 0 * z, 0 * z + 1, 0 * z, 0 * z))
     with pytest.raises(InputTypeError, match="rule: expected a function or a Curve, got int"):
-        register_rule(operator, 3)  # type: ignore[arg-type]
+        register_rule(operator, 3)  # type: ignore[arg-type]  # a wrong type
     assert operator not in elementwise.RULES
 
 
@@ -241,7 +241,7 @@ def test_float32_semantics_refuses_a_registered_operator_that_cancels() -> None:
     versine.register_fake(torch.empty_like)
     operator = torch.ops.pyrobust_tests.versine.default
 
-    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741
+    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's name
         zero, two = np.zeros_like(l), np.full_like(l, 2.0)
         return zero, zero, zero, two, zero, two
 

@@ -68,8 +68,8 @@ def _noting(commit: Callable[..., None]) -> Callable[..., None]:
     return noted
 
 
-SweepWorker.work = _counting(SweepWorker.work)  # type: ignore[method-assign]
-Dealer._commit = _noting(Dealer._commit)  # type: ignore[method-assign]
+SweepWorker.work = _counting(SweepWorker.work)  # type: ignore[method-assign]  # mypy forbids replacing any method
+Dealer._commit = _noting(Dealer._commit)  # type: ignore[method-assign]  # as above
 
 
 def sweep(kind: str, out: str, executor: str | None) -> Run:

@@ -23,7 +23,7 @@ from pyrobust.evaluation import Run
 pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
-from ray.cluster_utils import Cluster  # noqa: E402
+from ray.cluster_utils import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -154,7 +154,7 @@ def test_nodes_leave_and_others_join(storm: Storm, alone: Callable[[str], Storm]
     driver = storm.drive(kind)
     for _ in range(2):
         ended = len(storm.lines("end"))
-        until(lambda ended=ended: len(storm.lines("end")) > ended + 2)  # type: ignore[misc]
+        until(lambda ended=ended: len(storm.lines("end")) > ended + 2)  # type: ignore[misc]  # mypy infers no such lambda
         storm.cluster.remove_node(storm.nodes.pop(0), allow_graceful=False)
         storm.nodes.append(storm.cluster.add_node(num_cpus=1))
     storm.finish(driver)
@@ -169,7 +169,7 @@ def test_drivers_killed_and_resumed(storm: Storm, alone: Callable[[str], Storm],
     for _ in range(2):
         driver = storm.drive(kind)
         committed = len(storm.lines("commit"))
-        until(lambda committed=committed: len(storm.lines("commit")) > committed + 3)  # type: ignore[misc]
+        until(lambda committed=committed: len(storm.lines("commit")) > committed + 3)  # type: ignore[misc]  # mypy infers no such lambda
         driver.kill()
         driver.wait()
     workers = storm.computing()

@@ -337,7 +337,7 @@ def test_half_precision_has_no_limit_either() -> None:
             "clip: .* for CarliniWagner, which needs a range",
         ),
         (lambda: PGD(NET, 0.1, clip_min=-1.0, clip=None), "clip: expected clip, or clip_min and clip_max"),
-        (lambda: diagnose(NET, X, Y, epsilon=0.1, clip=None), "for a diagnosis, which needs a range"),  # type: ignore[arg-type]
+        (lambda: diagnose(NET, X, Y, epsilon=0.1, clip=None), "for a diagnosis, which needs a range"),  # type: ignore[arg-type]  # a wrong type
         (lambda: proved_robust(NET, X, Y, 0.5), "x: expected values in the clip range"),
     ],
 )

@@ -171,7 +171,7 @@ def test_shares_groups_and_comparisons(base_run: Path) -> None:
     with pytest.raises(InputError, match="expected the same norm"):
         first.compare(bound(norm="l2"), [0.1])
     with pytest.raises(InputTypeError, match="expected a Sandwich"):
-        first.compare(first.run, [0.1])  # type: ignore[arg-type]
+        first.compare(first.run, [0.1])  # type: ignore[arg-type]  # a wrong type
 
 
 def test_tables_logs_and_frames(tmp_path: Path, base_run: Path) -> None:
