@@ -17,7 +17,7 @@ _NAME = "pyrobust._C"
 
 
 def source_hash(root: Path) -> str | None:
-    """Return the SHA-256 of a source folder's version and native sources; None for another folder.
+    """Return the SHA-256 of a source folder's version and native sources; None if it is not a source folder.
 
     >>> source_hash(Path(__file__).parent / "ops") is None
     True
@@ -36,8 +36,8 @@ def load_native_module() -> ModuleType:
     """Import ``pyrobust._C``, or raise ImportError.
 
     In a clone, the source folder hides the package that pip installed, including its native module. The source folder
-    then uses the installed native module if it was built from the same native sources; any other could disagree with
-    the Python code.
+    then uses the installed native module if it was built from the same native sources; any other native module could
+    disagree with the Python code.
     """
     try:
         return import_module(_NAME)

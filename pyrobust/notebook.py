@@ -1,4 +1,4 @@
-"""Progress bars in notebooks, drawn by the frontend without widgets, which rich would need there."""
+"""Progress bars in notebooks, as HTML that needs no widgets, unlike the bars of rich."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Picture:
 
 @contextlib.contextmanager
 def notebook_bar(unit: str) -> Iterator[Show]:
-    """Show a progress bar below the cell; its total is counted in ``unit``."""
+    """Show a progress bar below the cell; ``unit`` names the items that it counts."""
     from IPython.display import display  # type: ignore[import-not-found]  # a kernel has it
 
     handle = display(_Picture(0.0, 1, ""), display_id=True)

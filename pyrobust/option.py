@@ -1,4 +1,4 @@
-"""How the command line offers a parameter of a run or a setting of a sweep, as declared beside it."""
+"""Options of the command line, each declared beside the run parameter or sweep setting that it sets."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Option:
 
     Attributes:
         help: its help text.
-        metavar: what the help calls its value. Default: the choices.
-        form: what its text is.
+        metavar: name of its value in the help. Default: the choices.
+        form: kind of value, such as "count" or "range".
         panel: heading under which the help lists it.
         name: the option without its dashes. Default: the name of the parameter.
         default: its value if the option is not given; None for no default.
@@ -47,7 +47,7 @@ class Option:
         choices: the words of a "choice" or "name" option.
         any_case: whether the choices may be written in upper or lower case.
         none: the text that stands for None.
-        complete: completes the beginning of a text. Default: completes it to the choices.
+        complete: completes the beginning of a text. Default: completion to the choices.
     """
 
     help: str

@@ -1,6 +1,6 @@
-"""Lower bounds of the margins of a small net on l-infinity boxes; the floor is one forward pass.
+"""Lower bounds of the margins of a small net on l-infinity boxes; their time is at least that of one forward pass.
 
-The native bounds are sound in floating point; the PyTorch bounds round to nearest, as usual scripts do.
+The native bounds are sound in floating point; the PyTorch bounds are rounded to nearest, as in common scripts.
 """
 
 from __future__ import annotations

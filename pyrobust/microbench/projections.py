@@ -1,7 +1,7 @@
-"""Projections onto norm balls and the simplex; the floor is a clone, which reads one input and writes one output.
+"""Projections onto norm balls and the simplex; their time is at least that of a clone (one read, one write).
 
-The PyTorch expressions are those of usual scripts. They round to nearest, so about half of their l2 rows lie outside
-the ball.
+The PyTorch expressions are those of common scripts. They round to nearest, so about half of the rows that they project
+onto the l2 ball lie outside it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def on_magnitudes(simplex: Callable[[Tensor, float], Tensor], v: Tensor, radius:
 
 
 def by_sort(v: Tensor, radius: float) -> Tensor:
-    """Project rows onto the simplex by sort, cumulative sum and the largest valid support (Held et al., 1974)."""
+    """Project rows onto the simplex by sorting, a cumulative sum and the largest valid support (Held et al., 1974)."""
     ordered = v.sort(1, descending=True).values
     theta = (ordered.cumsum(1) - radius) / torch.arange(1, v.shape[1] + 1, device=v.device)
     support = (ordered > theta).sum(1, keepdim=True)
@@ -56,7 +56,7 @@ def by_sort(v: Tensor, radius: float) -> Tensor:
 
 
 def box_by_bisection(delta: Tensor, x: Tensor, radius: float) -> Tensor:
-    """Project rows onto the l1 ball and the box [0, 1] around x by halving the bracket of the threshold."""
+    """Project changes of x onto the intersection of the l1 ball and the box [0, 1], by bisection of the threshold."""
     size, room = delta.abs(), torch.where(delta > 0, 1 - x, x)
     high = size.amax(1, keepdim=True)
     low = torch.zeros_like(high)

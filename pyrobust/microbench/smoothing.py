@@ -1,7 +1,7 @@
 """Randomized smoothing: noisy batches, votes, and whole certificates.
 
-The floor of a noisy batch or of votes is a clone of the batch or of the logits; the floor of certificates is forward
-passes of the same number of samples in batches of the same size.
+A noisy batch or votes take at least the time of one pass over the batch or the logits. Certificates take at least the
+time of forward passes of the same number of samples in batches of the same size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def noisy_copies(x: Tensor, n: int) -> Tensor:
-    """Return n noisy copies of an image [1, ...], as usual scripts do."""
+    """Return n noisy copies of an image [1, ...], as common scripts do."""
     batch: Tensor = x.repeat((n, *[1] * (x.dim() - 1)))
     return torch.randn_like(batch) * _SIGMA + batch
 
@@ -65,7 +65,7 @@ def _grid_noise(shape: tuple[int, ...], device: torch.device) -> Case:
 
 
 def votes(rows: int, classes: int, images: int, device: torch.device) -> Case:
-    """Histograms of the votes of several images; each variant adds to its own counts, and returns them."""
+    """Return the case of vote histograms of several images; each timed variant adds to counts of its own."""
     logits = torch.randn(rows, classes, device=device)
     image = torch.arange(rows, device=device) * images // rows
     counted = torch.zeros(images, classes + 1, dtype=torch.int64, device=device)
@@ -106,7 +106,7 @@ def _certify(images: int, device: torch.device) -> Case:
 def certify_in_a_loop(
     model: nn.Module, x: Tensor, n0: int = _N0, n: int = _N, batch: int = _LOOP_BATCH
 ) -> list[tuple[int, float]]:
-    """Select and estimate one image at a time, as usual scripts do (Cohen, Rosenfeld and Kolter, 2019)."""
+    """Select and estimate one image at a time, as common scripts do (Cohen, Rosenfeld and Kolter, 2019)."""
     from scipy.stats import beta, norm
 
     def count(image: Tensor, remaining: int) -> Tensor:

@@ -39,13 +39,13 @@ class Case:
 
 
 def compare(name: str, native: Call, plain: tuple[str, Call], floor: tuple[str, Call], **work: float) -> Case:
-    """Return the case of a native call, with the named calls of a user's PyTorch code and of the floor."""
+    """Return a case of three calls: native, a user's PyTorch code, and one that bounds their time from below."""
     return Case(name, dict([("native", native), plain, floor]), work, plain=plain[0], floor=floor[0])
 
 
 @dataclass
 class Timing:
-    """Seconds of a call: median, smallest and largest of the repeats, and their quartiles."""
+    """Seconds per call: median, minimum, maximum and quartiles of the repeats."""
 
     median: float
     low: float

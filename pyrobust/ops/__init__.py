@@ -1,4 +1,4 @@
-"""One typed function per native op: argument checks, the call, the fake kernel, the gradient.
+"""One typed function per native op, with its argument checks, fake kernel and gradient.
 
 ``torch.ops.pyrobust`` holds the raw ops; call them through these functions. Each has a reference in plain PyTorch,
 with the same signature, in ``pyrobust.reference``.

@@ -14,7 +14,7 @@ from . import native
 def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
     """Compute the interval of max(z, slope·z) for z within radius of center (Gowal et al., 2018), in one pass.
 
-    Gradients with respect to center and radius, first order only.
+    Differentiable once, with respect to center and radius.
 
     Args:
         center: [n, N], float32 or float64, on the CPU.
@@ -38,8 +38,8 @@ def batch_last_relu_intervals_backward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of Σ of_center · center' + of_radius · radius' with respect to center and radius.
 
-    center' and radius' are the results of ``batch_last_relu_intervals``. Meant for autograd functions whose backward
-    pass includes that of ``batch_last_relu_intervals``. No gradient.
+    center' and radius' are the results of ``batch_last_relu_intervals``. The op is meant for autograd functions whose
+    backward pass includes that of ``batch_last_relu_intervals``. No gradient.
 
     Args:
         of_center: [n, N], float32 or float64, on the CPU.
@@ -66,7 +66,7 @@ def batch_last_relu_intervals_backward(
 def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
     """Compute ``relax_coefficients`` from center and radius, in batch-last layout.
 
-    Gradients with respect to a, center and radius, first order only.
+    Differentiable once, with respect to a, center and radius.
 
     Args:
         a: [n, S, N], float32 or float64, on the CPU.
@@ -91,7 +91,7 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
 def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     """Concretize each row over the box: return the minimum of Σ a·z, which is Σ a·center − |a|·radius.
 
-    Gradients with respect to a, center and radius, first order only.
+    Differentiable once, with respect to a, center and radius.
 
     Args:
         a: [n, S, N], float32 or float64, on the CPU.

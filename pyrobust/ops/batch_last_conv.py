@@ -24,11 +24,11 @@ def batch_last_conv(
 ) -> Tensor:
     """Convolve N images in batch-last layout: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
 
-    Equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. The images fill the SIMD vectors,
-    so even strides and single channels leave no lane empty.
+    The result equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. Each SIMD vector holds
+    one element of several images, so no lane is empty, even with strides or a single channel.
 
-    No autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient; the gradient
-    with respect to weight is ``batch_last_conv_weight``.
+    The op has no autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient;
+    the gradient with respect to weight is ``batch_last_conv_weight``.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.
@@ -68,8 +68,8 @@ def batch_last_conv_transposed(
 ) -> Tensor:
     """Apply the transpose of ``batch_last_conv``: [C, H, W, N] from [O, h, w, N].
 
-    No autograd formula: the gradient with respect to y is ``batch_last_conv`` of the result's gradient; the gradient
-    with respect to weight is ``batch_last_conv_weight``.
+    The op has no autograd formula: the gradient with respect to y is ``batch_last_conv`` of the result's gradient; the
+    gradient with respect to weight is ``batch_last_conv_weight``.
 
     Args:
         y: [O, h, w, N], float32 or float64, on the CPU.

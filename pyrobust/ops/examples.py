@@ -1,4 +1,4 @@
-"""Bookkeeping of attacks on the examples of a batch: copy chosen ones, count changed coordinates."""
+"""Bookkeeping of attacks on the examples of a batch: copying chosen examples and counting changed coordinates."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MANTISSA = 23
 
 @dataclass(frozen=True, eq=False)
 class GridNoise:
-    """Table for drawing the integers J of noise h·J, J = round(sigma·Z / h) with Z standard normal.
+    """Table for drawing noise h·J, where J = round(sigma·Z / h) is an integer and Z is standard normal.
 
     |J| is the number of thresholds above V, which is 95 uniform random bits; one more bit is the sign of J. Threshold k
     is ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its magnitude
@@ -39,8 +39,8 @@ class GridNoise:
         sigma: standard deviation of the noise before rounding, exactly this float64.
         step: h, the spacing of the grid.
         reach: largest |J| that is drawn; a tail is drawn as ± (reach + 1).
-        delta: bound on the total variation distance between the distributions of a drawn and an exact J, each tail
-            being one event. For a sample of d elements the distance is at most d·delta.
+        delta: bound on the total variation distance between the distributions of a drawn and an exact J, where each
+            tail counts as one event. For a sample of d elements the distance is at most d·delta.
         thresholds: ⌊2^96 · Q((k + ½)h / sigma)⌋ for k = 0 … reach, non-increasing.
         words: the thresholds as int32 [reach + 1, 3]: the 31 leading bits, then twice 32 bits.
         guide: int32 [32 · 2^m], a look-up table of the kernels (csrc/smoothing/grid_noise.h).

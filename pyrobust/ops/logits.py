@@ -39,7 +39,7 @@ class LogitLoss(NamedTuple):
 
 
 def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLoss:
-    """Compute a loss of each row of logits z in float64, and its derivative; larger is nearer to success.
+    """Compute a loss of each row of logits z in float64, and its derivative; a larger loss is nearer to success.
 
     ======================== ==========================================================================================
     "cross_entropy"          log Σₖ exp(zₖ) - z_y, whose derivative is softmax(z) - e_y
@@ -53,9 +53,9 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     ======================== ==========================================================================================
 
     1e-12 is added to the denominators. Ties between logits go to the lowest class. The slope is the derivative divided
-    by its largest magnitude, so that it does not vanish where the loss is nearly flat: the cross entropy keeps its
-    digits where the softmax of y rounds to 1. It is zero where the loss does not depend on the logits. The value of a
-    row with NaN is NaN; that of a row with infinities may be NaN.
+    by its largest magnitude, so that it does not vanish where the loss is nearly flat: the slope of the cross entropy
+    stays accurate where the softmax of y rounds to 1. The slope is zero where the loss does not depend on the logits.
+    The value of a row with NaN is NaN; the value of a row with infinities may be NaN.
 
     Args:
         logits: [B, K], float32 or float64.

@@ -56,7 +56,7 @@ def call(op: Callable[..., Result], *args: object) -> Result:
 
 
 def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
-    """Register the ops' fake kernel: it returns an empty tensor like one argument, what ``result`` gives, or None."""
+    """Register the ops' fake kernel: ``result``, or one that returns None or an empty tensor like argument ``like``."""
 
     def kernel(*args: Any, **_: Any) -> object:
         return None if like is None else torch.empty_like(args[like])
@@ -66,7 +66,7 @@ def fake(*ops: str, like: int | None = None, result: Callable[..., object] | Non
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return tensors of a cache that the current stream may still read after they have left the cache.
+    """Return tensors from a cache, which the current stream can then read safely even if the cache drops them.
 
     >>> read_here(torch.ones(1))
     (tensor([1.]),)

@@ -28,7 +28,7 @@ def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
 
 
 def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
-    """Return the keys of the runs as signed integers of the same 64 bits; no keys stand for the seed."""
+    """Return the keys of the runs as signed integers of the same 64 bits; an empty list if the seed is the key."""
     if keys is None:
         return []
     if not isinstance(keys, Sequence) or len(keys) != runs:

@@ -20,21 +20,23 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
 
     zᵢ = max(vᵢ - θ, 0) with the θ that makes the sum equal the radius (Held, Wolfe and Crowder, "Validation of
     subgradient optimization", 1974). On the returned numbers, added exactly, Σ z ≤ radius; in float32 and float64 Σ z
-    falls short of the radius by at most 2⁻²⁰ times the radius, unless the dtype has no numbers that small.
+    falls short of the radius by at most 2⁻²⁰ times the radius, unless this product is below the dtype's smallest
+    positive number.
 
     Gradient: dz_F = dv_F - mean(dv_F) + dradius / |F| on F = {z > 0}.
 
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite, D ≥ 1.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or one of its shape, dtype and device; not with derivatives.
+        out: tensor to write to, v itself or one of its shape, dtype and device; not allowed if v or radius needs a
+            derivative.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: D = 0, a radius of the wrong shape or out of range, a v that is not finite (CPU), or an out that
-            does not fit.
+        InputError: D = 0, a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unsuitable
+            out.
         InputTypeError: an unsupported dtype.
 
     >>> project_simplex(torch.tensor([0.5, 1.0, -2.0]))
@@ -58,7 +60,8 @@ def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or one of its shape, dtype and device; not with derivatives.
+        out: tensor to write to, v itself or one of its shape, dtype and device; not allowed if v or radius needs a
+            derivative.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
@@ -99,7 +102,8 @@ def project_l1_ball_box(
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
         lower: smallest value of x + z, a binary64 number in every dtype.
         upper: largest value of x + z, a binary64 number.
-        out: tensor to write to, delta itself or one of its shape, dtype and device; not with derivatives.
+        out: tensor to write to, delta itself or one of its shape, dtype and device; not allowed if an argument needs a
+            derivative.
 
     Returns:
         [B, ...], same dtype as delta; channels_last if delta and x are. On a GPU an example with an argument out of

@@ -20,7 +20,7 @@ def relax_rows(
     lower_intercept: Tensor,
     upper_intercept: Tensor,
 ) -> Tensor:
-    """Replace activations by their linear relaxations in rows of coefficients, in place; the sums can only decrease.
+    """Replace activations by their linear relaxations in rows of coefficients, in place; the new sums are lower bounds.
 
     Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of a[r, k]·f_k(z_k)
     is at least the sum of the new a[r, k]·z_k plus the result: a negative coefficient takes the upper relaxation, any
@@ -60,7 +60,7 @@ def relax_rows(
 
 
 def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Concretize each row over the box of its image: the minimum Σ a·low (a ≥ 0) + Σ a·high (a < 0).
+    """Concretize each row over the box of its image: return the minimum Σ a·low (a ≥ 0) + Σ a·high (a < 0).
 
     Each product is rounded once; sums are in float64, in any order. No gradient.
 

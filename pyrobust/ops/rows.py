@@ -39,7 +39,7 @@ def check_alike(op: str, name: str, value: Tensor, x: Tensor) -> None:
 
 
 def box(op: str, lower: float, upper: float) -> tuple[float, float]:
-    """Return the bounds of the box as floats; refuse non-finite or reversed ones."""
+    """Return the bounds of the box as floats; refuse non-finite or reversed bounds."""
     if type(lower) is not float or type(upper) is not float:
         lower, upper = number(f"{op}: lower", lower), number(f"{op}: upper", upper)
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
@@ -48,7 +48,7 @@ def box(op: str, lower: float, upper: float) -> tuple[float, float]:
 
 
 def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.device) -> Tensor:
-    """Return the radius as float64 [1], or [R] with one for each row; the native ops check a tensor's values.
+    """Return the radius as float64 [1], or as [R] if each row has its own; the native ops check a tensor's values.
 
     >>> radii("project_l1_ball", 2, torch.Size([3]), torch.device("cpu"))
     tensor([2.], dtype=torch.float64)
@@ -70,7 +70,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
 
 
 def plain_column(value: float | Tensor) -> Tensor | None:
-    """A radius, or a tensor of step sizes or radii, as float64 [1] or [B]; None for other values, which need checks.
+    """A radius, or a tensor of step sizes or radii, as float64 [1] or [B]; None if the value has to be checked.
 
     >>> plain_column(0.5), plain_column(-0.5)
     (tensor([0.5000], dtype=torch.float64), None)
@@ -114,7 +114,7 @@ def project_rows(
 
 @functools.lru_cache(maxsize=64)
 def constant(radius: float) -> Tensor:
-    """The radius as float64 [1]; calls share the tensor, which the ops only read."""
+    """The radius as float64 [1]; all calls with this radius share the tensor, which the ops only read."""
     with torch.inference_mode(False):
         return torch.full((1,), radius, dtype=torch.float64)
 
@@ -127,7 +127,7 @@ def project(
     v: Tensor,
     out: Tensor | None,
 ) -> Tensor:
-    """Call a native projection on rows of v [R, D]; return the result in v's shape, in out if given.
+    """Call a native projection on rows of v [R, D]; return the result in v's shape, in ``out`` if it is given.
 
     >>> ball, v = torch.ops.pyrobust.project_l1_ball, torch.tensor([[3.0, 1.0]])
     >>> project("project_l1_ball", ball.default, ball.into, (v, torch.tensor([2.0]).double()), v, None)
@@ -161,7 +161,7 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def check_out(op: str, v: Tensor, out: Tensor) -> Tensor:
-    """Refuse an out that cannot hold the projection of v.
+    """Refuse an ``out`` that cannot hold the projection of v.
 
     >>> check_out("project_l1_ball", torch.zeros(2), torch.zeros(3))
     Traceback (most recent call last):

@@ -46,16 +46,16 @@ def sample_grid_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Pack noisy copies of images on the grid of multiples of ``step`` into one batch, written once.
+    """Pack noisy copies of images on the grid of multiples of ``step`` into one batch, in one pass over its memory.
 
     Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal. This
-    is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first; one division maps their sum to
-    the nearest float, followed by ``(· - mean[c]) / std[c]`` if ``normalize`` is given and by rounding to ``dtype``. So
-    every number in the batch is a function of this integer sum and the channel alone, and the noisy image tells a model
-    no more about k than the rounded x + sigma·Z does: the real-number proof of randomized smoothing holds for the
-    computed batch. J is a pure function of (key, stage, i, s, element) with the seed as key, whatever the split into
-    calls, thread count and SIMD level (docs/decisions/noise-contract.md); its distribution is within
-    ``grid_noise(sigma, step).delta`` of the exact one in total variation.
+    is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first, and one division maps their sum
+    to the nearest float. Then ``(· - mean[c]) / std[c]`` is applied if ``normalize`` is given, and the result is
+    rounded to ``dtype``. So every number in the batch is a function of this integer sum and the channel alone, and the
+    noisy image tells a model no more about k than the rounded x + sigma·Z does: the real-number proof of randomized
+    smoothing holds for the computed batch. J is a pure function of (key, stage, i, s, element) with the seed as key,
+    independent of the split into calls, the thread count and the SIMD level (docs/decisions/noise-contract.md); its
+    distribution is within ``grid_noise(sigma, step).delta`` of the exact one in total variation.
 
     An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven standard deviations, is a tail. Its
     magnitude is not drawn, so its sample must count against the claim to be proved.
@@ -79,9 +79,9 @@ def sample_grid_noise(
         The batch [N, ...] with N the sum of the counts (``out`` if given), and bool [N]: which rows hold a tail.
 
     Raises:
-        InputError: a value out of range, mismatched shapes, or sums times the step's numerator of 2**24 or more (2**53
-            for float64), which the float dtype cannot hold exactly: those of the noise alone, as step and sigma imply,
-            or of k plus noise (checked on the CPU only).
+        InputError: a value out of range, mismatched shapes, or integers that, times the step's numerator, reach 2**24
+            (2**53 for float64), beyond which the float dtype is not exact. The noise alone is checked from step and
+            sigma; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
@@ -139,7 +139,9 @@ def draw_grid_noise(
     std: Tensor | None,
     noise: GridNoise,
 ) -> None:
-    """Write noisy copies to ``out`` and mark tails, with only the op's checks; runs are flat; seed and keys are signed.
+    """Write noisy copies to ``out`` and mark tails in ``tail``, with only the op's checks.
+
+    The runs form one flat list; seed and keys are signed.
 
     >>> out, tail = torch.empty(2, 3), torch.zeros(2, dtype=torch.bool)
     >>> k = torch.zeros(1, 3, dtype=torch.int32)

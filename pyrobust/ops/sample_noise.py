@@ -43,13 +43,13 @@ def sample_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Pack noisy copies of several images into one batch, written once.
+    """Pack noisy copies of several images into one batch, in one pass over its memory.
 
     Row n of the result, sample s of image i, is ``x[i] + sigma·z(key, stage, noise, i, s)`` with the seed as key, then
     ``(· - mean[c]) / std[c]`` if ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a pure
     function of its arguments: it has the same bits whatever the split into calls, thread count and SIMD level
-    (docs/decisions/noise-contract.md). Random words by Philox4x32-10 (Salmon et al., 2011), Gaussians by Box and Muller
-    (1958).
+    (docs/decisions/noise-contract.md). Random words come from Philox4x32-10 (Salmon et al., 2011), Gaussian variates
+    from the method of Box and Muller (1958).
 
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64, any other from x in float32.
@@ -131,7 +131,7 @@ def draw_noise(
     sigma: float,
     noise: str,
 ) -> None:
-    """Write noisy copies to ``out``, with no checks but the op's; the runs are flat, and seed and keys are signed.
+    """Write noisy copies to ``out``, with only the op's checks; runs form one flat list, and seed and keys are signed.
 
     >>> out = torch.empty(2, 3)
     >>> draw_noise(out, torch.zeros(1, 3), [0, 0, 0, 2], 1, 0, [], None, None, 0.5, "gaussian")

@@ -23,7 +23,7 @@ def linf_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Step along the sign of the gradient, project onto the l∞ ball around x and the box, round toward x.
+    """Step along the sign of the gradient, project onto the l∞ ball around x and the box, and round toward x.
 
     ``x' = clip(x_adv + step·sign(gradient), max(x - epsilon, lower), min(x + epsilon, upper))`` (Kurakin, Goodfellow
     and Bengio, 2017; Madry et al., 2018), computed in float64. As real numbers |x' - x| ≤ epsilon and
@@ -39,7 +39,7 @@ def linf_step(
         upper: largest value of the result, a binary64 number.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if all three are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. No gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
@@ -92,7 +92,7 @@ def linf_momentum_step(
         share: weight of the step against the momentum, 0 to 1.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if all four are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient, x and before are. No gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
@@ -152,7 +152,7 @@ def l1_step(
         upper: largest value of an input.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if all three are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. No gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or (CPU) a value out of range.
@@ -181,7 +181,7 @@ def l1_step_in_ball(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Take the ``l1_step``, project onto the l1 ball around x within the box, round toward x.
+    """Take the ``l1_step``, project onto the l1 ball around x within the box, and round toward x.
 
     ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x, epsilon))``, bit for bit, in
     one pass over memory. As real numbers Σ |x' - x| ≤ epsilon and lower ≤ x' ≤ upper, in every dtype.
@@ -197,7 +197,7 @@ def l1_step_in_ball(
         upper: largest value of the result, a binary64 number.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if all three are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. No gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box

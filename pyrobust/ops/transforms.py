@@ -37,7 +37,7 @@ def transformed() -> bool:
 
 
 def untracked(*tensors: Tensor) -> bool:
-    """Whether no derivative, transform or trace follows a call on these tensors.
+    """Whether no derivative, transform or trace records a call on these tensors.
 
     >>> untracked(torch.zeros(1)), untracked(torch.zeros(1, requires_grad=True))
     (True, False)
@@ -118,7 +118,7 @@ def differentiable(
 
 
 def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
-    """Move the batch dimension to the front, or add one of this size.
+    """Move the batch dimension to the front, or add a batch dimension of this size.
 
     >>> batch_first(torch.zeros(3, 2), 1, 2).shape, batch_first(torch.zeros(3), None, 2).shape
     (torch.Size([2, 3]), torch.Size([2, 3]))
@@ -129,7 +129,7 @@ def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
 def batch_of_rows(
     call: Callable[..., Tensor], size: int, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[Tensor, int]:
-    """Apply an op on rows [R, D] and radii [R] or [1] to a batch of both, as one call with all rows.
+    """Apply an op on rows [R, D] and radii [R] or [1] to a batch of rows and radii, in one call with all rows.
 
     >>> scale = lambda rows, radius: rows * radius[:, None]
     >>> z, dim = batch_of_rows(scale, 2, (None, 0), torch.ones(3, 1), torch.tensor([[1.0], [2.0]]))

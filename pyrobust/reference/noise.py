@@ -101,11 +101,11 @@ def sample_noise(
 
 
 def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
-    """Return the contract's Philox key of an image without an index: a hash of seed, grid step, shape and values.
+    """Return the noise contract's Philox key of an image without an index: a hash of seed, grid step, shape and values.
 
     The hash is BLAKE2b (RFC 7693) of 8 bytes, read as a little-endian integer, keyed by the little-endian seed. It
     covers a line of text (the sizes joined by commas, then "values" or the step as p/q) and the elements in contiguous
-    order, as little-endian float64 with 0 for -0, or on a grid as little-endian int32.
+    order, as little-endian float64 (with 0 in place of -0) or, on a grid, as little-endian int32.
 
     Args:
         seed: in [0, 2**64).
@@ -139,7 +139,7 @@ def unit_noise(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return the contract's z, noise of zero mean and unit variance.
+    """Return z of the noise contract: noise of zero mean and unit variance.
 
     Gaussian noise follows Box and Muller, "A note on the generation of random normal deviates" (1958); the other
     families use their inverse distribution functions.
@@ -186,7 +186,7 @@ def noise_words(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return the random 32-bit words behind ``unit_noise``, for the same arguments.
+    """Return the random 32-bit words from which ``unit_noise`` is computed, for the same arguments.
 
     Element e of sample s has word e mod 4 of the Philox counter (⌊e / 4⌋, s, image, stage · 256 + family), with the
     seed as key.

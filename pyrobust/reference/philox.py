@@ -1,4 +1,4 @@
-"""Philox4x32-10, the counter-based generator under all noise."""
+"""Philox4x32-10, the counter-based random number generator that all noise uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Euclidean projections onto the simplex, the l1 ball, and the intersection of l1 ball and box.
 
-All computations are in float64, with one rounding to the argument's dtype at the end. Thresholds are found by sorting;
-rows are shifted first, so that the deciding numbers are small and nothing cancels.
+All computations are in float64, with one rounding to the argument's dtype at the end. Thresholds are found by sorting.
+Rows are shifted first, so that the numbers that decide the threshold are small and do not cancel.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
 def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
     """Project each row onto {‖z‖₁ ≤ radius}: reference of ``pyrobust.ops.project_l1_ball``.
 
-    Rows inside the ball stay; the magnitudes of other rows are projected onto the simplex and get their signs back
-    (Duchi et al., 2008).
+    Rows inside the ball are unchanged; the magnitudes of other rows are projected onto the simplex and get their signs
+    back (Duchi et al., 2008).
 
     Args:
         v: [..., D], float.
