@@ -1,4 +1,4 @@
-"""Search for the module that makes a batch's rows depend on each other, on their place or on chance."""
+"""Search for the module that makes a batch's rows depend on each other, on their positions or on chance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_cause(
     second: Rows,
     same: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> str:
-    """Name the innermost module that answers equal rows differently, the first such module in the forward pass.
+    """Name the first innermost module, in the order of the forward pass, whose outputs for equal rows differ.
 
     Args:
         model: module or callable.

@@ -1,9 +1,9 @@
-"""The probe of what every certificate assumes: a row's logits depend on that row alone, and repeat.
+"""A probe of what every certificate assumes: a row's logits depend on that row alone and are reproducible.
 
-The proofs of certified robustness are about a function of one input. A model breaks them if a row's output depends on
-other rows of the batch, on the row's place, on the size of the batch, on earlier calls or on chance. The probe repeats
-batches of a run with other rows around those that it compares, with the rows permuted, and with rows alone. It can
-refuse a model; passing it proves nothing, because a model may depend on what the probe does not vary.
+The proofs of certified robustness are about a function of one input. A model breaks these proofs if a row's output
+depends on other rows of the batch, on the row's place, on the size of the batch, on earlier calls or on chance. The
+probe runs rows of a batch again: among other rows, in another order, and alone. It can refuse a model; passing the
+probe proves nothing, because a model may depend on conditions that the probe does not vary.
 docs/decisions/row-independence.md says which dependences it finds, and with what probability.
 """
 
@@ -109,15 +109,17 @@ class _Compared(NamedTuple):
 
 
 class RowProbe:
-    """Probes a model on the batches of its runs: a row's logits must depend on that row alone, and repeat.
+    """Probes a model on the batches of its runs: a row's logits must depend on that row alone and be reproducible.
 
-    Logits are compared bit by bit where shape and place of a row are unchanged, and otherwise up to rounding: √ε of the
-    batch's dtype, relative to the row's largest |logit|, or the change that changing the row's own last bits causes.
+    Logits are compared bit by bit where the shape of the batch and the place of the row are unchanged, and otherwise up
+    to rounding. The tolerance is √ε of the batch's dtype, relative to the row's largest |logit|, or the effect on the
+    logits of changes in the row's own last bits.
 
     Args:
         model: module or callable, searched for the cause of a failure.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
-        seed: of the choice of rows and of later batches; default: other choices in every run; they change no result.
+        seed: seed of the random choice of rows and later batches; it changes no result. Default: a different seed in
+            every run.
 
     >>> def coupled(x):
     ...     return torch.cat([x, x.mean().expand(len(x), 1)], dim=1)
@@ -153,11 +155,11 @@ class RowProbe:
     def expect_known_modules(self, *, single: bool = False) -> None:
         """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session.
 
-        A model whose tensors changed since the last call, for example by training, is another model: its probe begins
-        anew.
+        A model whose tensors changed since the last call, for example by training, counts as another model: its probe
+        begins anew.
 
         Args:
-            single: whether all batches have one row, so that no other row can change it.
+            single: whether every batch has one row, so that no other row can affect its logits.
         """
         self._single = single
         versions = tensor_versions(self._model) if isinstance(self._model, nn.Module) else ()
@@ -177,8 +179,9 @@ class RowProbe:
 
         Args:
             batch: as in ``logits`` of the constructor; its memory is reused for permuted rows, then restored.
-            exact: compare bit by bit. False: only up to rounding if the same batch does not repeat its bits.
-            rows: how many count, at least one, from the first on; rows after these are copies. Default: all.
+            exact: whether to compare bit by bit in any case. False: up to rounding if a repeat of the batch does not
+                give the same bits.
+            rows: number of rows to consider, at least one; the rows after these are copies. Default: all.
 
         Raises:
             RowDependenceError: a row's logits depend on other rows, its place or the batch's size, or do not repeat;
@@ -218,7 +221,8 @@ class RowProbe:
     def check(self, batch: Tensor) -> None:
         """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.
 
-        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe and a row alone.
+        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe and one row
+        alone.
         """
         if self._is_first(len(batch), len(batch)):
             self.logits(batch, exact=False)
@@ -484,7 +488,7 @@ class RowProbe:
 
 
 def submodules(module: nn.Module) -> list[nn.Module]:
-    """Return a module and its submodules, each once and after a parent: ``modules()`` with a tenth of its calls.
+    """Return a module and its submodules, each once and after a parent, with a tenth of the calls of ``modules()``.
 
     >>> [type(part).__name__ for part in submodules(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
     ['Sequential', 'Linear', 'ReLU']

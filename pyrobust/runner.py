@@ -1,8 +1,8 @@
 """Running a model.
 
-A ``Runner`` fixes where and how a classifier is evaluated: device, autocast dtype, memory format, batch size. In its
-sessions the model is in evaluation mode and without gradients (attacks enable those of the input); both settings are
-restored afterwards. Batches that do not fit memory are halved. No random number generator is used.
+A ``Runner`` fixes where and how a classifier is evaluated: device, autocast dtype, memory format and batch size. In its
+sessions the model is in evaluation mode and gradients are disabled (attacks enable the gradients of the input); both
+settings are restored afterwards. Batches that do not fit in memory are halved. No random number generator is used.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Runner:
 
     Args:
         model: module or callable, batch [N, ...] → logits [N, K] or an object with ``.logits``.
-        device: device to run on; a module is moved there and stays. Default: its first parameter's device, else the
-            CPU.
+        device: device to run on; a module is moved there and stays there. Default: its first parameter's device, else
+            the CPU.
         dtype: of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to bfloat16
             or float16. Default: dtype of the first floating-point parameter, else float32.
         memory_format: of the batches, and, if ``torch.channels_last``, of a module's convolution weights.
-        batch_size: rows per batch. Default: as many as fit memory, found at the first use.
+        batch_size: rows per batch. Default: as many as fit in memory, found at the first use.
 
     Raises:
         InputError: a value out of range.
@@ -141,10 +141,9 @@ class Runner:
 
     @property
     def unit(self) -> float:
-        """Rounding unit of the coarsest arithmetic in the model, if a session has watched the model, else of its dtype.
+        """Rounding unit of the coarsest arithmetic observed in the model, or of the model's dtype if none was observed.
 
-        It is that of the arithmetic that ran: of float32 if a callable casts its float64 input, of TF32 if a GPU uses
-        it.
+        This is the arithmetic that ran: float32 if a callable casts its float64 input, TF32 if a GPU uses it.
         """
         return self._unit or torch.finfo(self.dtype).eps
 
@@ -187,7 +186,7 @@ class Runner:
 
         Args:
             shape: of one input.
-            gradients: whether the input's gradient must also fit memory.
+            gradients: whether the input's gradient must also fit in memory.
         """
         rows = self.given_batch_size
         if rows is None:
@@ -198,7 +197,7 @@ class Runner:
         return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
-        """Size of equal batches for ``total`` rows, at most the batch size and, on a CPU, at most what its heap holds.
+        """Size of equal batches for ``total`` rows, at most the batch size and, on a CPU, at most what the heap holds.
 
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
@@ -216,7 +215,7 @@ class Runner:
         return even_rows(total, limit)
 
     def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
-        """Set the number of rows per batch, at least 1; None for as many as fit memory."""
+        """Set the number of rows per batch, at least 1; None for as many as fit in memory."""
         self.given_batch_size = None if batch_size is None else count("batch_size", batch_size)
 
     @contextlib.contextmanager
@@ -261,7 +260,7 @@ class Runner:
         """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
 
         A model that writes to its input, for example by in-place normalization, gets copies. With ``watch``, the first
-        batch of a session that has several rows sets ``unit``.
+        batch with several rows in a session sets ``unit``.
         """
         if watch and self._unit is None and len(batch) > 1:
             with watched(batch) as arithmetic:
@@ -327,22 +326,23 @@ class Runner:
         pinned: bool = False,
         one_example: bool = False,
     ) -> None:
-        """Call ``step(begin, end)`` over [0, total) in batches; halve batches that do not fit memory, and try again.
+        """Call ``step(begin, end)`` over [0, total) in batches; halve batches that do not fit in memory, and retry.
 
-        A step must be repeatable: either it changes nothing before its forward pass is done, or it knows what it has
-        done.
+        A step must be repeatable: either it changes nothing before its forward pass is done, or it keeps track of its
+        progress.
 
         Args:
             total: number of rows.
             shape: of one input.
             step: processes a batch.
             gradients: as in ``batch_size``.
-            pinned: the model sees batches of one size only, which the step pads. Such a size is halved only if it was
-                found rather than given, and only before the first batch has run.
-            one_example: all rows belong to one example; the batches divide them evenly, see ``even_rows``.
+            pinned: whether the model sees batches of one size only; the step pads smaller ones. This size is halved
+                only if it was found rather than given, and only before the first batch has run.
+            one_example: whether all rows belong to one example; the batches divide the rows evenly, see ``even_rows``.
 
         Raises:
-            ModelError: one input, or a pinned batch, does not fit memory, or the model has tensors on another device.
+            ModelError: one input, or a pinned batch, does not fit in memory, or the model has tensors on another
+                device.
         """
 
         def size() -> int:
@@ -468,9 +468,9 @@ def _evaluate(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
-    """Put every submodule back into its own mode on exit, by its own ``train``; do nothing to a callable.
+    """Restore the mode of every submodule on exit, by a call of its ``train``; do nothing to a callable.
 
-    Thus layers that merge weights in evaluation mode take them apart again. ``evaluation`` enters evaluation mode.
+    Thus layers that merge weights in evaluation mode separate the weights again. ``evaluation`` enters evaluation mode.
     """
     modules = submodules(model) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]

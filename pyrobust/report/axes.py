@@ -41,7 +41,7 @@ def figure_format(path: str | os.PathLike[str]) -> str:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dashes of a line by its number; the first thirty-six lines have distinct pairs.
+    """Colour and dashes of the line with this number; the first thirty-six combinations are distinct.
 
     >>> line_style(0)["linestyle"], line_style(1)["linestyle"]
     ('-', '--')
@@ -53,7 +53,7 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 class LineStyles:
-    """Styles of lines by classifier: a classifier keeps colour and dashes in all figures that share this object.
+    """Styles of lines by classifier: a classifier keeps its colour and dashes in all figures that share this object.
 
     >>> styles = LineStyles()
     >>> styles.of(["a", "b"])[1] == styles.of(["b"])[0]

@@ -44,8 +44,8 @@ def comparison_table(
 
     The table has one column per log, ranked by the area under the survival curve of p_A rather than by the average
     certified radius (``pyrobust.metrics.survival.rank_by_survival`` says why); logs without votes come last. The first
-    rows give what the numbers depend on; then come area, quantiles and shares of p_A, certified accuracy at each
-    radius, its bound for these very images, and the average certified radius.
+    rows give the parameters that the numbers depend on. Then come area, quantiles and shares of p_A, certified accuracy
+    at each radius, a lower bound of it for exactly these images, and the average certified radius.
 
     Args:
         logs: logs of one norm.

@@ -21,16 +21,17 @@ def plot_curve(
 ) -> None:
     """Plot robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
 
-    Straight lines join the points, as in ``RobustnessCurve.area``. The band joins their intervals; each interval holds
-    for its own point. A step function is drawn in steps, with a triangle where another attack confirmed it.
+    Straight lines join the points, as in ``RobustnessCurve.area``. The band joins the intervals of the points; each
+    interval holds for its own point. A step function is drawn in steps, with a triangle at each epsilon at which
+    another attack confirmed the function.
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
-            examples; for a single curve, they are below the plot.
+            examples; for a single curve, attack and number are below the plot.
         path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
             overwritten.
-        caption: lines of text below the plot that state what else the rates depend on. For a single curve, they replace
-            its attack and number of examples.
+        caption: lines of text below the plot that state what else the rates depend on. For a single curve, these lines
+            replace its attack and number of examples.
 
     Raises:
         InputError: no curve, curves of several norms, or a file name with another ending.

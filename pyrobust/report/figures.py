@@ -84,7 +84,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
     r"""Plot the survival curves of p_A, the share of all images that are correct with p_A >= t, as a PNG, PDF or SVG.
 
     Abstentions and errors count as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The band joins intervals for other
-    images of the same kind (`SurvivalCurve.band`), and covers all votes that printed radii leave open.
+    images of the same kind (`SurvivalCurve.band`), and covers all votes that are consistent with the printed radii.
 
     Args:
         logs: logs of one norm with votes, or with radii from which the votes follow.

@@ -1,4 +1,4 @@
-"""Table of a sandwich: shares certified, undecided and attacked at several radii."""
+"""Table of a sandwich run: the shares of images certified, undecided and attacked at several radii."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = (Column("", "left"), Column("certified"), Column("undecided"), Column
 
 
 def sandwich_radii(both: Sandwich) -> list[float]:
-    """Radii for the table of a sandwich: AutoAttack's epsilons, and round numbers up to where most examples are broken.
+    """Radii for the table of a sandwich run: AutoAttack's epsilons, and round numbers until most examples are broken.
 
     >>> from pyrobust.evaluation.sandwich import sandwich
     >>> from pyrobust.zoo import load_data, load_model
@@ -36,7 +36,7 @@ def sandwich_radii(both: Sandwich) -> list[float]:
 
 
 def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
-    """Shares certified, undecided and attacked at radius 0 (clean) and at other radii, and quartiles of both bounds.
+    """Shares of images certified, undecided and attacked at radius 0 (clean) and other radii; quartiles of both bounds.
 
     Args:
         run: a run of kind sandwich, with at least one image.
@@ -44,7 +44,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes are the lines of `describe_run`, and every crossing.
+        A table to print or to write; its notes are the lines of `describe_run`, and every crossing of the bounds.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a value is out of range.

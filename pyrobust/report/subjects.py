@@ -50,7 +50,7 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log by its own name, with its folder if logs share the name, and a number if they share both."""
+    """Name each log by its own name, with its folder if names coincide, and a number if folders do too."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 
@@ -69,7 +69,7 @@ def _distinct(names: list[str], paths: Sequence[Path]) -> list[str]:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Number names that occur more than once.
+    """Append numbers to names that occur more than once.
 
     >>> distinct(["net", "net"])
     ['net', 'net (2)']
@@ -82,7 +82,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def facts_of(log: CertificationLog) -> list[str]:
-    """List what the rates of a log depend on: method, norm, noise, samples and alpha, number of images."""
+    """List what the rates of a log depend on: method, norm, noise, number of samples, alpha and number of images."""
     facts = [method_of(log), log.norm]
     if log.smoothed:
         facts += [f"sigma {number(log.sigma)}", f"n {number(log.n)}", f"alpha {number(log.alpha)}"]

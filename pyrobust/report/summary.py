@@ -1,4 +1,4 @@
-"""Summaries of runs for programs: parameters of the run, and every rate with its interval, as plain values."""
+"""Machine-readable summaries of runs: parameters of the run, and every rate with its interval, as plain values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
     Args:
         run: a run of any kind, with at least one image.
         radii: radii of certified accuracies, at least 0; default: the radii of the run's table. Attacks and predictions
-            have none.
+            have no such radii.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:

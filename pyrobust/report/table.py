@@ -185,7 +185,7 @@ def table_of(run: Run, **options: Any) -> ReportTable:
 
 
 def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Clean accuracy and the other rates of a run, with their intervals: the table for kinds without one of their own.
+    """Clean accuracy and the other rates of a run, with intervals: the table for kinds of run without a special table.
 
     Args:
         run: a run of any kind, with at least one image.
@@ -209,7 +209,7 @@ def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def total_rows(run: Run, alpha: float) -> list[Row]:
-    """Rows with the number of images, clean accuracy, the rates of the kind, and images without a class."""
+    """Rows with the number of images, clean accuracy, the rates of the run's kind, and images without a class."""
     check_images(run)
     rows: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
     rows += [rate_row(rate.title, rate.rate) for rate in run.header.type.rates(run, alpha)]
@@ -312,6 +312,6 @@ def share_cell(share: float) -> Quantity:
 
 
 def no_class_rows(run: Run) -> list[Row]:
-    """Rows of the images without a predicted class, clean or attacked; no row if every image has one."""
+    """A row that counts the images without a predicted class, clean or attacked; no row if every image has a class."""
     count = int(((run.table["prediction"] < 0) | (run.table.get("adversarial", run.table["prediction"]) < 0)).sum())
     return [(*count_cells("logits NaN or inf, counted wrong", count, run), "")] if count else []

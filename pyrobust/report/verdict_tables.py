@@ -115,8 +115,8 @@ def threat_table(
 ) -> ReportTable:
     """Success rates by group: counts, the rate with its interval, and its range over the missing verdicts.
 
-    A column for success within k attempts follows if each prompt has at least k attempts, with k fixed in advance, and
-    columns for the queries to success follow if the log has numbers of queries.
+    A column for success within k attempts, with k fixed in advance, follows if each prompt has at least k attempts.
+    Columns for the queries to success follow if the log has numbers of queries.
 
     Args:
         verdicts: any verdicts.
@@ -265,7 +265,7 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
 
 
 def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between models on behaviours that both have; None if no two models share any.
+    """Differences of success rates between models on their common behaviours; None if no two models share any.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
@@ -285,7 +285,7 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between attacks on the same models and behaviours; None if there are none.
+    """Differences of success rates between attacks on the same models and behaviours; None if no two attacks share any.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
@@ -366,7 +366,7 @@ def rate_notes(rates: ThreatRates) -> list[str]:
 
 
 def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
-    """Where verdicts come from, and what they lack."""
+    """Notes on the source of the verdicts, and on missing verdicts and behaviours."""
     counts = Counter(verdicts.column("status"))
     judges = judges_of(verdicts)
     missing = ", ".join(f"{count:,} {status}" for status, count in counts.items() if status != "judged")

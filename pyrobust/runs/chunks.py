@@ -73,7 +73,7 @@ class Chunks:
         return int(self.order[number * self.size])
 
     def images(self, first: int) -> Sequence[int]:
-        """Return the images of the chunk that begins with ``first``, in the run's order; ValueError if none does."""
+        """Return the images of the chunk beginning with ``first``, in the run's order; ValueError if there is none."""
         start = int(self.numbers(np.array([first], dtype=np.int64))[0]) * self.size
         if self.order[start] != first:
             raise ValueError(f"image {first} is not the first of a chunk")

@@ -1,4 +1,4 @@
-"""Subjects of a page from certification logs and runs: certifications and attacks of one network are one subject."""
+"""Convert certification logs and runs to the subjects of a page, each about one classifier on one data set."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def subjects_of(
     alpha: float = 0.05,
     radii: Sequence[float] = (),
 ) -> list[PageSubject]:
-    """Read results as subjects of a page.
+    """Convert results to the subjects of a page, each about one classifier on one data set.
 
     The verifications and attacks of one network, data set, norm and clip range become one subject, on the examples that
     they share. A certification of a smoothed classifier is a subject of its own: attacks on the network do not bound
@@ -140,7 +140,7 @@ class _Part:
     columns: tuple[PageColumn, ...]
 
     def at(self, index: _Ints) -> _Part:
-        """The part restricted to some of its examples."""
+        """This contribution to a subject, restricted to some of its examples."""
         stored = self.table["index"]
         rows = np.flatnonzero(np.isin(stored, index))
         return replace(

@@ -167,14 +167,15 @@ def write_page(
     """Write `page_html` to a file, whole or not at all.
 
     Args:
-        path: path of the page. An existing file is overwritten if it is such a page, or with ``replace``.
+        path: path of the page. An existing file is overwritten if it is a page of this kind, or if ``replace`` is true.
         results: runs of any kind and certification logs.
         data: the data set, for pictures. None: the data set, loaded again from the files that a run names.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
             one common radius for each norm, either one that the runs were asked for or a round number.
         title: title of the page; default: the models and data.
-        replace: whether an existing file of any kind may be overwritten; the files of the results never are.
+        replace: whether an existing file of any kind may be overwritten; the files of the results are never
+            overwritten.
 
     Raises:
         InputError: the file may not be written; and as for `page_html`.

@@ -122,7 +122,7 @@ class PageSubject:
 
     @property
     def faults(self) -> int:
-        """Number of faults; all crossings count as one."""
+        """Number of faults; all crossings of the bounds count as one fault."""
         return sum(finding.severity == "fault" for finding in self.findings) + bool(self.crossings)
 
     def rate(self, count: int) -> Rate:
@@ -153,7 +153,7 @@ class PageSubject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius: a bound decided at given radii is at most the largest."""
+        """Whether the lower bound could reach a radius: one decided at given radii is at most the largest of them."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:
@@ -206,8 +206,8 @@ class PageSubject:
     def order(self) -> npt.NDArray[np.int64]:
         """Positions of the examples, the least robust first.
 
-        They are ordered by the upper bound, then by the lower one; misclassified examples are ordered by the certified
-        radius of the wrong class, largest first.
+        Correct examples are ordered by the upper bound, then by the lower one; misclassified examples are ordered by
+        the certified radius of the wrong class, largest first.
         """
         key = np.zeros(len(self)) if self.upper is None else self.upper.radius
         lower = np.zeros(len(self)) if self.lower is None else self.lower.radius

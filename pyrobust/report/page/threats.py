@@ -97,8 +97,9 @@ def threat_page_html(
 ) -> str:
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
-    Prompts, and answers if the verdicts were read from logs of inspect-ai or run files, are on the page, shown on click
-    and cut to 2,000 characters each, or fewer if there are many. The table has the first 50,000 attempts.
+    The page contains the prompts and, if the verdicts were read from logs of inspect-ai or run files, the answers. Each
+    text is shown on click and cut to 2,000 characters, or fewer if there are many texts. The table has the first 50,000
+    attempts.
 
     Args:
         verdicts: verdicts of one judge or several.
@@ -296,7 +297,7 @@ def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
 def attempt_columns(
     verdicts: ThreatVerdicts, answers: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Columns of the first attempts, for the page's script; those without content are left out.
+    """Columns of the first attempts, for the page's script; columns without content are left out.
 
     ``answers`` are the answers of the attacked model, by id.
 

@@ -20,7 +20,7 @@ from pyrobust.report.page.subject import PageSubject
 
 @dataclass(frozen=True)
 class KeyNumber:
-    """A number of the first screen.
+    """A number on the first screen.
 
     Attributes:
         title: what the number is.
