@@ -58,7 +58,7 @@ def margin_rows(y: Tensor, classes: int) -> Tensor:
 def interval_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
     """Lower bounds of the margins; centre and radius are propagated through each layer (Gowal et al., 2018).
 
-    The difference of logits is folded into the last layer, a Linear.
+    The difference of logits is folded into the last layer, which is linear.
     """
     *layers, last = net
     pair = (x_lower + x_upper) / 2, (x_upper - x_lower) / 2

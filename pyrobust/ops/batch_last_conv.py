@@ -25,7 +25,7 @@ def batch_last_conv(
     """Convolve N images in batch-last layout: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
 
     The result equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. Each SIMD vector holds
-    one element of several images, so no lane is empty, even with strides or a single channel.
+    the same element of several images, so no lane is empty, even with strides or a single channel.
 
     The op has no autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient;
     the gradient with respect to weight is ``batch_last_conv_weight``.

@@ -1,4 +1,4 @@
-"""Argument checks shared by the ops that draw noise; messages begin with the name of the op."""
+"""Argument checks shared by the ops that draw noise; error messages begin with the name of the op."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def upper_tail(z: Fraction, bits: int) -> int:
 
     Q(z) = ½ − (2π)^-½ · Σ_j (−1)^j z^(2j+1) / (2^j j! (2j+1)) (Abramowitz and Stegun 1964, 26.2.10). Every term is
     enclosed between two integers; the first omitted term bounds the remainder of the alternating sum. The precision
-    grows until both ends have the same floor.
+    grows until both ends of the enclosure have the same floor.
 
     Args:
         z: non-negative, exact.

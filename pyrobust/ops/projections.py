@@ -91,7 +91,7 @@ def project_l1_ball_box(
     zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ = 0
     if z is then in the ball, else the θ with ‖z‖₁ = radius (Croce and Hein, "Mind the box: l1-APGD for sparse
     adversarial attacks on image classifiers", 2021). On the returned numbers both constraints hold exactly: Σ |z| ≤
-    radius, and x + z as a real number is in the box; ``add_perturbation`` keeps it there when the sum is rounded.
+    radius, and x + z as a real number is in the box; ``add_perturbation`` keeps the rounded sum in the box.
 
     Gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
     dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, where the fraction is omitted if θ = 0.

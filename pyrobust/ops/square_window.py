@@ -30,10 +30,10 @@ def square_window(
 
     This is one proposal of the Square attack (Andriushchenko et al., 2020, algorithm 3; Croce and Hein, 2021, for l1).
     With δ = best - x, the budget of a channel is the sum of δ² (l2) or abs(δ) (l1) over the two windows, plus a share
-    of the image's unused part of radius² or radius. The change of the first window becomes the pattern, with a random
-    sign, plus δ divided by its norm, scaled to the budget; the second window becomes x. In l2 the window is clipped to
-    the box, and the elements not clipped are scaled up to the budget. In l1 each budget is multiplied by the number of
-    channels; a later projection takes the excess from the rest of the image. Computed in float64.
+    of the image's unused part of radius² or radius. The change of the first window becomes the pattern (with a random
+    sign) plus δ divided by its norm, and is scaled to the budget; the second window becomes x. In l2 the window is
+    clipped to the box, and the elements not clipped are scaled up to the budget. In l1 each budget is multiplied by the
+    number of channels; a later projection takes the excess from the rest of the image. Computed in float64.
 
     Args:
         best: the images so far, same shape and dtype as x.
@@ -49,8 +49,8 @@ def square_window(
         upper: upper end of the box.
 
     Returns:
-        In l2, the proposed images, which lie in the box and, up to rounding, in the ball; in l1, their changes to x,
-        which are still to be projected. Same shape, dtype and memory format as x. No gradient.
+        In l2, the proposed images, which lie in the box and, up to rounding, in the ball; in l1, the proposed changes
+        to x, which are still to be projected. Same shape, dtype and memory format as x. No gradient.
 
     Raises:
         InputError: mismatched shapes or devices, windows larger than the image, or a negative radius.

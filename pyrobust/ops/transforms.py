@@ -1,4 +1,4 @@
-"""Derivatives of the raw ops in every mode of torch: backward, forward-mode and the transforms of torch.func."""
+"""Derivatives of the raw ops in every mode of torch: backward mode, forward mode and the transforms of torch.func."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyrobust.errors import InputError
 
 
 def keep(ctx: Any, *tensors: Tensor) -> None:
-    """Save tensors for the backward and for the forward-mode derivative.
+    """Save tensors for the backward and the forward-mode derivative.
 
     >>> class Square(torch.autograd.Function):
     ...     forward = staticmethod(lambda x: x * x)

@@ -11,10 +11,10 @@ from torch import Tensor
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a·b + c with one rounding, in float32 (if all are float32) or float64 (a and c are float64, b is float32).
 
-    In float32, the product of two float32 numbers is exact in float64; the sum is rounded to odd in float64, so that
-    rounding it to float32 equals rounding the exact value. The float64 version follows Boldo and Melquiond, "Emulation
-    of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 2008; it is
-    correct unless a·b has bits below the smallest float64.
+    The product of two float32 numbers is exact in float64; for a float32 result, the sum is rounded to odd in float64,
+    so that rounding it to float32 equals rounding the exact value. The float64 version follows Boldo and Melquiond,
+    "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers
+    2008; it is correct unless a·b has bits below the smallest float64.
 
     >>> one = torch.tensor(1.0)
     >>> ulp = torch.tensor(2.0**-12)
@@ -32,7 +32,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Evaluate the polynomial with these coefficients of x⁰, x¹, … by fma from the highest power on; float32."""
+    """Evaluate the polynomial with these coefficients of x⁰, x¹, … in float32, by fma from the highest power down."""
     result = constant(coefficients[-1], x).expand_as(x)
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, constant(coefficient, x))

@@ -115,7 +115,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
 def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
     """Draw the figure of `plot_certified_accuracy`, to be rendered in any number of formats.
 
-    With ``styles``, a classifier has the same line style as in other figures.
+    A classifier has the same line style in all figures that share ``styles``.
     """
     steps = [_of_run(logs)] if isinstance(logs, Run) else _of_logs(checked_logs(logs))
     norm = checked_norm({each.norm for each in steps})

@@ -113,7 +113,7 @@ def threat_table(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> ReportTable:
-    """Success rates by group: counts, the rate with its interval, and its range over the missing verdicts.
+    """Success rates by group: counts, the rate with its interval, and its range over all possible missing verdicts.
 
     A column for success within k attempts, with k fixed in advance, follows if each prompt has at least k attempts.
     Columns for the queries to success follow if the log has numbers of queries.

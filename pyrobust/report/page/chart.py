@@ -190,7 +190,7 @@ def _path(points: Sequence[tuple[float, float]], begin: float, end: float) -> st
 
 
 def histogram(values: _Floats, limit: int = 30) -> tuple[list[Bar], tuple[Tick, ...], tuple[Tick, ...], float]:
-    """Bars that count numbers above 0, the ticks of both axes, and the end of the horizontal axis.
+    """Return bars that count the numbers above 0, the ticks of both axes, and the end of the horizontal axis.
 
     >>> bars, _, _, end = histogram(np.array([0.1, 0.12, 0.9]))
     >>> len(bars), end >= 0.9

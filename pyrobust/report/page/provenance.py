@@ -19,7 +19,7 @@ from pyrobust.runs.reader import Header
 
 
 def source_of(result: Run | CertificationLog | None, findings: Sequence[AuditFinding] | None) -> PageSource:
-    """Describe the file behind a run or a log.
+    """Describe the file of a run or a log.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing

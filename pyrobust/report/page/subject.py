@@ -38,7 +38,7 @@ class PageColumn:
 
 @dataclass(frozen=True)
 class PageSource:
-    """A file behind a subject: what was run, in words, and how to repeat the run.
+    """A source file of a subject: what was run, in words, and how to repeat the run.
 
     Attributes:
         name: name of the file.
