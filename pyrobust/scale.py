@@ -20,14 +20,14 @@ _BYTE = 255
 def warn_of_wide_ball(
     epsilon: npt.ArrayLike, norm: str, clip: tuple[Any, Any] | None, elements: int, name: str = "epsilon"
 ) -> None:
-    """Log a warning, once for each text, if a ball of this radius contains the whole clip range from every input.
+    """Warn, once for each message, if a ball of this radius around any input contains the whole clip range.
 
     Args:
         epsilon: radius or radii, finite or not; infinite radii are taken to be intended.
         norm: "linf", "l2" or "l1"; other norms have no such radius.
         clip: clip range; None for no range. A range that varies between elements is not checked.
         elements: number of elements of an input.
-        name: of the argument.
+        name: name of the argument.
 
     >>> warn_of_wide_ball(8 / 255, "linf", (0.0, 1.0), 64)
     """
@@ -45,7 +45,7 @@ def warn_of_wide_ball(
 
 
 def warn_of_wide_noise(sigma: float, low: float, high: float) -> None:
-    """Log a warning, once for each text, if the noise's standard deviation is more than twice the inputs' range.
+    """Warn, once for each message, if the noise's standard deviation is more than twice the inputs' range.
 
     >>> warn_of_wide_noise(0.25, 0.0, 1.0)
     """

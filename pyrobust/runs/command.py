@@ -1,4 +1,4 @@
-"""The command line that this process runs, for the header of a run that it starts."""
+"""The command line of this process, stored in the header of each run that the process starts."""
 
 from __future__ import annotations
 

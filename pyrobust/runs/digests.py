@@ -1,12 +1,12 @@
-"""Digests of what a run file holds: SHA-256 of its header, and of each chunk.
+"""SHA-256 digests of the contents of a run file: one of its header, and one of each chunk.
 
-Digests are renewed in the transaction that changes what they cover, and compared whenever the file is read, so that a
-flipped bit, a lost page or an outdated page is noticed even where SQLite reads the file without an error. They guard
+Digests are renewed in the transaction that changes the data they cover, and compared whenever the file is read, so that
+a flipped bit, a lost page or an outdated page is noticed even where SQLite reads the file without an error. They guard
 against damage only: someone who changes a file on purpose can recompute them.
 
 Values are hashed as SQLite returns them. A row begins with one byte for the type of each column and 64 bits for each
-column: an integer in two's complement, the bits of a float, or the length of a text or blob, little-endian. After a
-group of rows, their texts (in UTF-8) and blobs follow, column by column.
+column: an integer in two's complement, the bits of a float, or the length of a text or blob, little-endian. A group of
+rows is followed by its texts (in UTF-8) and blobs, column by column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TAGS: Final = {type(None): 0, int: 1, float: 2, str: 3, bytes: 4}
 
 
 class EncodedRows:
-    r"""Rows of a table, encoded for `feed`.
+    r"""Rows of a table, encoded for hashing by `feed`.
 
     >>> rows = EncodedRows([(7, 0.5, "ok", None)])
     >>> first, second = hashlib.sha256(), hashlib.sha256()

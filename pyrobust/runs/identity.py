@@ -1,4 +1,4 @@
-"""The identity of a run's model besides its parameters: its code, and its logits on probe inputs."""
+"""The identity of a run's model, apart from the model's parameters: its code, and its logits on probe inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROBES, LOGITS = 8, 16
 
 @dataclass(frozen=True)
 class Identity:
-    """Fingerprint of what a model computes, compared when a run is resumed or merged.
+    """Fingerprint of a model's computation, compared when a run is resumed or merged.
 
     Attributes:
         code: hashes of the code (`pyrobust.zoo.code_hash`): first the hash at the start of the run, then one for each
@@ -48,7 +48,7 @@ class Identity:
     void: str = ""
 
     def differences(self, other: Identity, wording: tuple[str, str] = ("stored", "given")) -> list[str]:
-        """Describe each difference from the model of another run in a phrase."""
+        """Return one phrase for each difference from the model of another run."""
         phrases = []
         if (self.code or other.code) and not set(self.code) & set(other.code):
             first, second = ((code[-1][:16] if code else "none") for code in (self.code, other.code))

@@ -31,8 +31,8 @@ class LockedFile(ABC):
     """Keep a new or existing run file, or one in memory if the path is None, open for writing until ``close``.
 
     SQLite's write lock is held from opening to closing, so that a second writer is refused; readers see what is
-    committed. A new file appears complete with what ``_start`` writes or not at all, and is removed again if an
-    exception occurs while it is empty.
+    committed. A new file appears with everything that ``_start`` writes or not at all, and is removed again if an
+    exception occurs while the file holds no results.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""Tab-separated text logs, in the columns of the reference certification script."""
+"""Tab-separated text logs, with the columns of the reference certification script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_LOG_BYTES = 1 << 30
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration as h:mm:ss.ffffff, with hours beyond 24 and always six decimals.
+    """Format a duration as h:mm:ss.ffffff, with as many hours as needed and always six decimals.
 
     >>> format_seconds(3675.5)
     '1:01:15.500000'
@@ -44,10 +44,11 @@ def format_log(run: Run) -> str:
     r"""Format a run as a tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter, 2019).
 
     The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
-    Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Attacks
-    have adversarial, distance, broken_by and robust instead of radius; distance and broken_by are empty where the model
-    is robust. Sandwiches have lower (rounded down) and upper bounds of the distance to misclassification, the methods
-    that gave them, and the column adversarial; upper and upper_by are empty where no adversarial example was found.
+    Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Logs of
+    attacks have the columns adversarial, distance, broken_by and robust instead of radius; distance and broken_by are
+    empty where the model is robust. Logs of sandwiches have the columns lower (rounded down) and upper, which bound the
+    distance to misclassification, lower_by and upper_by, the methods that gave the bounds, and adversarial; upper and
+    upper_by are empty where no adversarial example was found.
 
     Args:
         run: a run of any kind.
@@ -89,7 +90,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
 
     The second file, named after the log with the suffix ``.json``, holds the run's kind, parameters, model, data and
     guarantee, and the log's hash. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method from
-    it.
+    this file.
 
     Args:
         run: a run of any kind.
@@ -97,7 +98,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
         replace: whether any other existing file may be overwritten, too.
 
     Raises:
-        InputError: the path names the run, or an existing file that is not such a log.
+        InputError: the path names the run, or an existing file that is not a log of this kind of run.
         StoreError: the file cannot be written; an existing file stays unchanged.
 
     >>> from pyrobust.evaluation import certify_dataset
@@ -138,7 +139,7 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         broken_by, lower_by and upper_by str.
 
     Raises:
-        FileFormatError: the file is missing or not such a log; the message names the line.
+        FileFormatError: the file is missing or not a log with these columns; the message names the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -31,7 +31,8 @@ def encode_header(
 ) -> bytes:
     """Encode the header of a run for a log with this content.
 
-    Machines are written if there are several, and chunks set aside if there are any (`Run.machines`, `Run.set_aside`).
+    The machines are written if there are several, and the chunks that were set aside if there are any (`Run.machines`,
+    `Run.set_aside`).
 
     >>> encode_header(Header("predict", {}, "net", "", "digits", "", "real", {}), b"idx").startswith(BEGINS)
     True
@@ -46,7 +47,7 @@ def encode_header(
 
 
 def read_log_header(log: Path) -> Header | None:
-    """Read the header beside a log; None if there is none or the file is of another kind. Both files are untrusted.
+    """Read the header beside a log; None if the file is missing or of another kind. Both files are untrusted.
 
     Raises:
         ValueError: the header is damaged, or belongs to another log.

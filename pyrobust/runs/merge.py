@@ -136,7 +136,7 @@ def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> li
 
 
 def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
-    """Group the shards of each sweep, in order of first appearance; any other file, even unreadable, is its own group.
+    """Group shards by sweep, in order of first appearance; any other file, readable or not, is a group of its own.
 
     >>> group_shards(["log.tsv", "log.tsv"])
     [[PosixPath('log.tsv')], [PosixPath('log.tsv')]]

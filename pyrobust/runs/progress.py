@@ -44,7 +44,7 @@ class SweepProgress:
 
     @property
     def images(self) -> float:
-        """Finished images, with the share of finished samples for the current chunk."""
+        """Number of finished images, counting the current chunk by its share of finished samples."""
         return self.done + self.chunk * self.samples / self.chunk_samples if self.chunk_samples else float(self.done)
 
     @property

@@ -105,7 +105,7 @@ class Header:
 
     @property
     def layout(self) -> str:
-        """The layout of the run's columns: its kind, or another one of ``KINDS``."""
+        """The layout of the run's columns, a key of ``KINDS``: the name of the kind, or another key."""
         return self.type.layout
 
     def differences(
@@ -114,10 +114,10 @@ class Header:
         wording: tuple[str, str] = ("stored", "given"),
         ignore: frozenset[str] = frozenset(),
     ) -> list[str]:
-        """Describe each difference from another run in a phrase; if their kinds differ, only that.
+        """Return one phrase for each difference from another run; if the kinds differ, only the phrase about the kinds.
 
         Display names are not compared. torch versions are compared only for runs on a grid: there, a torch version with
-        other kernels makes another classifier, and the samples of one image must come from one classifier. ``ignore``
+        other kernels defines another classifier, and the samples of one image must come from one classifier. ``ignore``
         names parameters that may differ, or "torch".
         """
         if self.kind != other.kind:
@@ -177,7 +177,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read in one transaction (one already begun, if any), so that later commits are not seen."""
+    """Read in a single transaction, reusing an open one, so that later commits are not seen."""
     begun = not connection.in_transaction
     if begun:
         connection.execute("BEGIN")
@@ -220,8 +220,8 @@ def read_run_row(
 ) -> tuple[Header, int, int, dict[str, tuple[str, str]]] | None:
     """Check that a file has one of these schema versions, and read its table "run"; None for an empty database.
 
-    Kind and parameters are unchecked. Also returned are the schema versions of file and header row, and the SQL of all
-    tables.
+    The kind and the parameters are not checked. The result also holds the schema versions of the file and of the header
+    row, and the SQL of all tables.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     objects = connection.execute("SELECT type, name, sql FROM sqlite_master")
@@ -347,7 +347,7 @@ def read_columns(
 
 
 def join_blocks(blocks: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
-    """Join one or more blocks of the same columns, emptying them so that no column is held twice for long.
+    """Join one or more blocks of the same columns, and empty the blocks, so that no column is held twice for long.
 
     >>> join_blocks([{"idx": np.array([0])}, {"idx": np.array([1])}])
     {'idx': array([0, 1])}

@@ -46,7 +46,7 @@ class Run(Tabular):
     Args:
         source: the file, or an open connection to a run.
         path: the file behind a connection; None for a run in memory.
-        checked: whether the rows behind a connection need no comparison with their digests.
+        checked: True to skip comparing the rows behind a connection with their digests.
 
     Raises:
         FileFormatError: the file is missing or damaged, or was written by another program or a newer version.
@@ -126,10 +126,10 @@ class Run(Tabular):
         All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain";
         ``seconds`` float64.
 
-        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential ones also have ``samples``
-        (for selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies nothing;
-        ``rival_upper``, with two_class the upper limit of the strongest other class; and ``undecided``, a digit for
-        each of ``parameters["radii"]``, 1 where n samples left the radius undecided.
+        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications also have
+        ``samples`` (for selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies
+        nothing; ``rival_upper``, the upper limit of the strongest other class with two_class, 1 otherwise; and
+        ``undecided``, a digit for each of ``parameters["radii"]``, 1 where n samples left the radius undecided.
 
         Predictions: ``p_value``, float64.
 
@@ -148,9 +148,10 @@ class Run(Tabular):
         Sandwiches: ``lower``, a certified lower bound of the distance to misclassification, and ``upper``, the distance
         of the nearest adversarial example found; both are 0 where the image is misclassified, and ``upper`` is inf
         where no adversarial example was found; ``upper_by``, the attack, and ``adversarial``, the prediction at x_adv.
-        A base classifier also has ``lower_by``, the method; ``confidence``, the softmax probability of the prediction;
-        and ``margin``, the margin at x_adv under the semantics of ``lower``, rounded up, NaN unless the bounds cross. A
-        smoothed one has ``p_lower``, and ``p_value`` of the test at x_adv, 1 where nothing was tested.
+        A sandwich of a base classifier also has ``lower_by``, the method; ``confidence``, the softmax probability of
+        the prediction; and ``margin``, the margin at x_adv under the semantics of ``lower``, rounded up, NaN unless the
+        bounds cross. A sandwich of a smoothed classifier has ``p_lower``, and ``p_value`` of the test at x_adv, 1 where
+        nothing was tested.
         """
         return join_blocks(list(self.blocks()))
 
@@ -180,7 +181,7 @@ class Run(Tabular):
 
     @property
     def set_aside(self) -> dict[int, str]:
-        """Error of each chunk that was set aside after its workers died, by the chunk's first image.
+        """Error of each chunk that was set aside after its workers died, keyed by the chunk's first image.
 
         The images of these chunks are missing; resuming the run computes them.
         """
@@ -249,7 +250,7 @@ class Run(Tabular):
         _ = self._chunks
 
     def count_invalid_votes(self) -> int:
-        """Number of images of a smoothed classifier with votes for no class, such as NaN outputs."""
+        """Number of images for which some noisy samples voted for no class, for example because of NaN outputs."""
         with self._open_rows() as (connection, path), reading(path):
             return int(connection.execute("SELECT count(*) FROM result WHERE counts LIKE '%nan%'").fetchone()[0])
 
@@ -328,7 +329,8 @@ class Run(Tabular):
 
         Args:
             alpha: probability that the interval misses the true share, in (0, 1).
-            epsilon: perturbation radius >= 0; a minimum-norm run takes any, other runs only their own epsilon or None.
+            epsilon: perturbation radius >= 0; a minimum-norm run takes any radius, another run only its own epsilon or
+                None.
 
         Returns:
             Rate; ``float(rate)`` is the share.
@@ -346,10 +348,11 @@ class Run(Tabular):
             indices: data-set indices, in any order. Default: all images of the run, in index order.
 
         Returns:
-            float32 [n, C, H, W], all within epsilon. For an attack, the last iterate where the model is robust. For a
-            minimum-norm attack, the nearest adversarial example found, at any distance; the image itself where it is
-            misclassified or no adversarial example was found. For a verification, the counterexample at the smallest
-            epsilon that has one, or else the image itself. Sandwiches are like minimum-norm attacks.
+            float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is robust
+            is the last iterate. For a minimum-norm attack, the nearest adversarial example found, at any distance; the
+            image itself where it is misclassified or no adversarial example was found. For a verification, the
+            counterexample at the smallest epsilon that has one, or else the image itself. For a sandwich, the same as
+            for a minimum-norm attack.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or lacks an image.

@@ -28,14 +28,14 @@ _BISECTIONS = 40
 
 
 def check_sequences(run: Run) -> Contradictions:
-    """Yield kind, rows and description of contradictions between a sequential run's votes, limits and results.
+    """Yield kind, rows and description of each contradiction among a sequential run's votes, limits and results.
 
-    Radius, prediction and undecided radii must follow from the stored limits, and the limits from votes. Only the votes
-    at an image's last look are stored. No limit is worse than the limit that these votes give, nor better than the
-    limit from the votes at the most favourable earlier look: samples are exchangeable, so given A votes in N samples,
-    the share of votes in the first m samples exceeds a > A/N with probability at most exp(-m·D(a, A/N)), where D is the
-    Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement). Events with a probability below
-    10⁻¹² are ruled out.
+    The radius, the prediction and the undecided radii must follow from the stored limits, and the limits from the
+    votes. Only the votes at an image's last look are stored. No limit is worse than the limit that these votes give,
+    nor better than the limit from the votes at the most favourable earlier look: samples are exchangeable, so given A
+    votes in N samples, the share of votes in the first m samples exceeds a > A/N with probability at most
+    exp(-m·D(a, A/N)), where D is the Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement).
+    Events with a probability below 10⁻¹² are ruled out.
     """
     parameters, table = run.parameters, run.table
     rule_names = cast("Sequential", run.header.type).rule

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class RunWriter(LockedFile):
     """Start or resume a run in a file, or start one in memory if the path is None, and append results.
 
-    The header must agree with that of an existing run. A new file appears with its header or not at all. With
+    The header must agree with the header of an existing run. A new file appears with its header or not at all. With
     ``allow_changed_code`` the code of the model may differ; the run records the change.
 
     >>> from pyrobust.evaluation import predict_dataset
@@ -69,7 +69,7 @@ class RunWriter(LockedFile):
             rows: each column of the layout, all of the same length: histograms as counts [B, K+1], adversarial examples
                 as bytes, and a missing distance as None.
             pending: columns of unfinished images, in the order in which sampling resumes. Finished images are removed
-                from the stored unfinished ones.
+                from the table of unfinished images.
             machines: maps each chunk's first image to the machine that computed the chunk (`Identity.machine`).
                 Default: the machine of the given identity.
 
@@ -111,7 +111,7 @@ class RunWriter(LockedFile):
         """Record that a chunk was given up and why; a later ``append`` of its images removes the record.
 
         Args:
-            first: the chunk's first image, in the order in which the run takes them.
+            first: the chunk's first image, in the run's processing order.
             error: the reason, of which 4096 printable characters are kept.
 
         Raises:

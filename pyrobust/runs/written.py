@@ -17,12 +17,13 @@ _PAUSE_S: Final = 0.1
 
 
 def is_written(path: Path) -> bool:
-    """Whether a process of this machine, or of another that shares the folder, holds SQLite's write lock on a run.
+    """Whether a process of this or another machine that shares the folder holds SQLite's write lock on a run.
 
     The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so that the companion
     need not be opened. Locks of other machines are queried from the file system or its network server, but never for a
-    file that this process has open, because closing the companion would release all locks of this process on it.
-    Without a list of locks, an existing companion counts as a lock, although a killed writer leaves one too.
+    file that this process has open, because closing the companion would release all locks that this process holds on
+    the companion. Without a list of locks, an existing companion counts as a lock, although a killed writer leaves one
+    too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""Attacks at one epsilon, after certification, and for the nearest adversarial example."""
+"""Runs of attacks: at one epsilon, with or without prior certification, or for the nearest adversarial example."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
 
 
 def certified_first() -> str:
-    """Describe which images an attack that certifies first leaves out."""
+    """Describe which images are not attacked because they were certified beforehand."""
     from pyrobust.arithmetic import GUARANTEE
 
     return f"Certified first: images proved robust ({GUARANTEE}) are not attacked"

@@ -94,7 +94,7 @@ class Label(Integer):
 
 
 class Prediction(Integer):
-    """A class, or -1 for an abstention or where there is no finite largest logit."""
+    """A class, or -1 for an abstention or for logits without a finite maximum."""
 
     def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
         return (values >= -1) & (values < parameters["num_classes"])
@@ -185,7 +185,7 @@ class Probability(Real):
 
 
 class Radius(Real):
-    """Certified radii, which a log rounds down."""
+    """Certified radii, rounded down in text logs."""
 
     def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
         return values >= 0
@@ -195,7 +195,7 @@ class Radius(Real):
 
 
 class Votes(Text):
-    """Histograms of votes, as JSON objects without empty classes.
+    """Histograms of votes, as JSON objects that omit classes without votes.
 
     Args:
         samples: name of the parameter that fixes the number of samples; "" if none does.
@@ -226,7 +226,7 @@ def format_radius(radius: float) -> str:
 
 
 def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
-    """Encode votes [N, K+1], with NaN outputs in the last column, as JSON objects without empty classes.
+    """Encode votes [N, K+1], with NaN outputs in the last column, as JSON objects that omit classes without votes.
 
     >>> encode_histograms(np.array([[0, 97, 0, 3], [100, 0, 0, 0]]))
     ['{"1":97,"nan":3}', '{"0":100}']

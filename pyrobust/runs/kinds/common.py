@@ -135,7 +135,7 @@ def abstentions(run: Run, alpha: float) -> NamedRate:
 
 
 def smoothed_classifier(parameters: Parameters) -> str:
-    """Describe the classifier of a run with noise."""
+    """Describe the smoothed classifier of a run."""
     return f"Smoothed classifier, {parameters['noise']} noise of sigma {parameters['sigma']:g}"
 
 
@@ -156,7 +156,7 @@ def seeded(parameters: Parameters, budget: str, confidence: str) -> str:
 
 
 def check_votes(run: Run, bound: str) -> Contradictions:
-    """Yield images whose class or certified radius in column ``bound`` differs from what their votes give."""
+    """Yield images whose class or certified radius in column ``bound`` differs from the value that their votes give."""
     from pyrobust.smoothing.batches import fixed_results
 
     parameters, table = run.parameters, run.table
@@ -206,7 +206,7 @@ def votes_for_class(run: Run) -> Array:
 
 
 def unmoved(run: Run, distance: str) -> tuple[str, Array, str]:
-    """Flag images that an attack broke at distance 0 although they are classified correctly."""
+    """Flag correctly classified images for which an attack claims an adversarial example at distance 0."""
     return (
         "derived",
         (run.table[distance] == 0) & run.correct,

@@ -1,6 +1,6 @@
 """A kind of run: a class whose attributes declare its parameters and the columns of its table.
 
-Code for tables, validators, logs, rates, captions, audits and pages uses the class of a run and names no kind.
+Code for tables, validators, logs, rates, captions, audits and pages uses the class of a run, never the name of a kind.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Parameter:
     option: Option | None = None
 
     def offered(self, option: Option) -> Parameter:
-        """Return the same parameter with another option."""
+        """Return the same parameter with another command-line option."""
         return replace(self, option=option)
 
 
@@ -64,7 +64,8 @@ class NamedRate:
     Attributes:
         name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
         rate: the share of the images, with its interval.
-        at: what the rate refers to, such as {"sigma": 0.25}. In JSON, such rates with the same name form a list.
+        at: what the rate refers to, such as {"sigma": 0.25}. In JSON, rates that have an ``at`` and the same name form
+            a list.
     """
 
     name: str
@@ -86,8 +87,8 @@ class Bound:
     """A lower or an upper bound of each image's robust radius.
 
     Attributes:
-        radius: [N], float64. Lower: 0 where nothing is certified. Upper: the distance of the nearest adversarial
-            example, 0 where the image is misclassified, inf where none was found.
+        radius: [N], float64. A lower bound is 0 where nothing is certified. An upper bound is the distance of the
+            nearest adversarial example found, 0 where the image is misclassified, inf where no example was found.
         method: the method or attack, for tables and captions.
         by: [N], the method or attack that gave each bound, "" where there is none; None if one gave all bounds.
         limit: largest radius that was examined; an attack at one epsilon says nothing beyond that epsilon.
@@ -105,7 +106,7 @@ class Kind:
     """A kind of run; subclasses declare their own parameters and columns as attributes.
 
     Columns are in the order of declaration, those of a base class first; a column that is declared again moves to the
-    end. A class with a layout is one of ``KINDS``; ``name`` is the layout by default.
+    end. ``KINDS`` holds an instance of each class with a layout; ``name`` defaults to the layout.
 
     Attributes:
         name: the kind, as a header states it; several layouts may share one name.
@@ -182,7 +183,7 @@ class Kind:
             KINDS[layout] = cls()
 
     def applies(self, parameters: Parameters) -> bool:
-        """Whether a run of this name with these untrusted parameters has this layout instead of the name's default."""
+        """Whether a run of this name with these untrusted parameters has this layout, not the name's default layout."""
         return False
 
     def check(self, parameters: Any) -> None:
@@ -243,23 +244,26 @@ class Kind:
         return 0.0
 
     def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
-        """Whether each image withstood the attack (within ``radius`` if a run has several); None if there was none."""
+        """Whether each image withstood the attack; None if there was no attack.
+
+        If a run has several radii, only the attack within ``radius`` counts.
+        """
         return None
 
     def failures(self, run: Run) -> int:
-        """Return the number of images without a largest logit."""
+        """Return the number of images whose logits have no finite maximum."""
         return int((run.table["prediction"] < 0).sum())
 
     def without_examples(self, parameters: Parameters) -> str:
-        """Describe a run without examples."""
+        """Describe a run that holds no examples, for an error message."""
         return f"one of kind {self.name}"
 
     def logged(self, name: str, table: Table) -> list[Any]:
-        """Return a column of the text log that the table lacks."""
+        """Return a column that the text log has and the table lacks."""
         raise NotImplementedError
 
     def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
-        """Yield rates, apart from clean accuracy, for the table and the JSON of a run with images."""
+        """Yield rates, apart from clean accuracy, for the table and the JSON of a non-empty run."""
         yield from ()
 
     def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
@@ -271,7 +275,7 @@ class Kind:
         raise NotImplementedError
 
     def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
-        """Return the rate at an epsilon; ``outcome`` says what it counts."""
+        """Return the rate at an epsilon; ``outcome`` says what the rate counts."""
         raise NotImplementedError
 
     def method_of(self, parameters: Parameters) -> str:
@@ -279,7 +283,7 @@ class Kind:
         raise NotImplementedError
 
     def caveat(self, parameters: Parameters) -> str:
-        """Return the caveat that is shown after the method's name where bounds are compared."""
+        """Return the caveat that comparisons of bounds show after the method's name."""
         return ""
 
     def describe(self, header: Header) -> list[str]:
@@ -291,11 +295,11 @@ class Kind:
         raise NotImplementedError
 
     def contradictions(self, run: Run) -> Contradictions:
-        """Recompute the columns that follow from other columns, and yield the differences."""
+        """Recompute the columns that are determined by other columns, and yield the contradictions."""
         raise NotImplementedError
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
-        """Return the arithmetic, soundness and clip range for which the bounds of a network hold."""
+        """Return the arithmetic for which a network's bounds hold, whether they are sound, and their clip range."""
         raise NotImplementedError
 
     def lower_bound(self, run: Run) -> Bound | None:
@@ -311,7 +315,7 @@ class Kind:
         return None
 
     def class_votes(self, run: Run) -> Array | None:
-        """Return the votes of the n samples for the selected class, 0 for abstentions; None if votes give no p_A."""
+        """Return the n samples' votes for the selected class, 0 for abstentions; None if they cannot estimate p_A."""
         return None
 
     def shown(self, run: Run) -> Sequence[Shown]:

@@ -100,7 +100,7 @@ class Sandwiched(Kind):
 
 
 class Sandwich(Sandwiched, Proving, layout="sandwich"):
-    """A sandwich of a network.
+    """A sandwich of a network: bounds of its distance to misclassification from both sides.
 
     ``margin`` is the margin at x_adv under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
     """
@@ -192,7 +192,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
 
 
 class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sandwich", name="sandwich"):
-    """A sandwich of a smoothed classifier.
+    """A sandwich of a smoothed classifier: bounds of its distance to misclassification from both sides.
 
     ``counts_adv`` and ``p_value`` come from the test at x_adv. Without a test there are no votes, and the p-value is 1.
     """

@@ -20,7 +20,7 @@ MAX_PIXELS = 1 << 27
 
 
 def parse_json(text: str) -> Any:
-    """Parse untrusted JSON; raise ValueError, too, if it nests too deeply for Python's stack.
+    """Parse untrusted JSON; raise ValueError if it is malformed or nests too deeply for Python's stack.
 
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
@@ -47,27 +47,27 @@ def is_word(value: Any) -> bool:
 
 
 def integer(low: int, high: int) -> Valid:
-    """Test for integers from ``low`` to ``high``."""
+    """Return a test that accepts the integers from ``low`` to ``high``."""
     return lambda value: is_integer(value, low, high)
 
 
 def finite(valid: Callable[[float], bool]) -> Valid:
-    """Test for finite numbers that pass another test."""
+    """Return a test that accepts finite numbers that pass another test."""
     return lambda value: is_finite(value) and valid(value)
 
 
 def one_of(*choices: Any) -> Valid:
-    """Test for one of the given values, of the same type."""
+    """Return a test that accepts the given values, with their types."""
     return lambda value: value in choices and type(value) in map(type, choices)
 
 
 def none_or(valid: Valid) -> Valid:
-    """Test for None or a value that passes another test."""
+    """Return a test that accepts None and values that pass another test."""
     return lambda value: value is None or valid(value)
 
 
 def increasing(valid: Callable[[float], bool]) -> Valid:
-    """Test for lists of 1 to 1024 increasing finite numbers, the first of which passes another test."""
+    """Return a test that accepts lists of 1 to 1024 increasing finite numbers whose first passes another test."""
     return lambda value: (
         isinstance(value, list)
         and 0 < len(value) <= 1024
@@ -156,7 +156,7 @@ def is_shape(value: Any) -> bool:
 
 
 def are_settings(value: Any) -> bool:
-    """Whether a value is the settings of an attack: short texts, finite numbers, bools or None by name."""
+    """Whether a value is a valid dictionary of attack settings: short texts, finite numbers, bools or None, by name."""
     return (
         isinstance(value, dict)
         and len(value) <= 1024

@@ -39,7 +39,7 @@ def norm_of(parameters: dict[str, Any]) -> str:
 
 
 def box_norm(box: Any) -> str:
-    """Name the norm max |δᵢ| / boxᵢ by a hash of the radii of elements, a nested list.
+    """Name the norm max |δᵢ| / boxᵢ by a hash of its radii boxᵢ, given as a nested list.
 
     >>> box_norm([0.1, 0.0, 0.3])
     'box d9cbf726'
@@ -59,7 +59,7 @@ def unit_of(norm: str) -> str:
 
 
 def unit_text(parameters: dict[str, Any]) -> str:
-    """Describe the unit of distances: the norm, or multiples of radii of elements.
+    """Describe the unit of distances: the norm, or multiples of the per-feature radii of a box.
 
     >>> unit_text({"norm": "linf", "box": [0.1, 0.0, 0.3]})
     'multiples of the per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)'
@@ -86,7 +86,7 @@ def change_text(parameters: dict[str, Any]) -> str:
 
 
 def box_text(box: Any, *, named: bool = True) -> str:
-    """Summarize radii of elements, with the box's name (``box_norm``) unless the caller shows it.
+    """Summarize the per-feature radii of a box, with the box's name (``box_norm``) unless the caller shows the name.
 
     >>> box_text([0.1, 0.0, 0.3]), box_text([[0.5, 0.5]])
     ('per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)', 'per-feature epsilon, 0.5 (box 9ae723c8)')
@@ -138,7 +138,7 @@ def attacks_of(parameters: dict[str, Any]) -> list[str]:
 
 
 def describe_budget(name: str, settings: dict[str, Any]) -> str:
-    """Describe the budget of an attack: version, steps, queries, draws and starts, as far as it has them.
+    """Describe the budget of an attack: those of version, steps, queries, draws and starts that its settings hold.
 
     >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
     '40 steps from 5 starts'
