@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 
 
 class SampleBlocks:
-    """The samples of all runs in order: batches of noisy copies, drawn and counted a block of batches at a time.
+    """Batches of noisy copies with the samples of all runs in order, drawn and counted one block of batches at a time.
 
     Args:
         draw: draws the samples.

@@ -51,7 +51,8 @@ class _Results(Tabular):
         """Number of examples that share their noise with an earlier example of the call.
 
         If noise is keyed by values, each such example equals the earlier one and repeats its result: a rate over the
-        call is then based on fewer distinct examples than rows, and its confidence interval ignores this.
+        call is then based on fewer distinct examples than rows, and the rate's confidence interval ignores the
+        repetition.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -76,8 +77,8 @@ class Certificates(_Results):
     r"""Certificates of B examples.
 
     With probability at least 1 - alpha over the noise, the smoothed classifier predicts ``prediction[i]`` on the open
-    ball of radius ``radius[i]`` around example i, in this norm. On a grid, this holds at the points of the ball that
-    lie on the grid.
+    ball of radius ``radius[i]`` around example i, in this norm. On a grid, the guarantee holds at the points of the
+    ball that lie on the grid.
 
     Attributes:
         indices: [B], int64; image index of each example in the noise contract if indices were given, else its

@@ -80,7 +80,7 @@ def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, 
 
 
 def check_sampling(method: str, *, radii: object = None, hybrid: object = None, two_class: object = False) -> None:
-    """Raise InputError if arguments of sequential sampling are given with another method; two_class is a bool.
+    """Raise InputError if arguments of sequential sampling are given with another method; two_class must be a bool.
 
     >>> check_sampling("fixed", hybrid=0.5)
     Traceback (most recent call last):

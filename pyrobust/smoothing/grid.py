@@ -25,7 +25,7 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 
 
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Lower a bound for the drawn noise so that it holds for the exact noise, which is within total variation delta.
+    """Lower a bound for the drawn noise so that it holds for exact noise at total variation distance at most delta.
 
     Computes ``max(0, p_lower - delta)``, rounded down.
 
@@ -37,7 +37,7 @@ def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
 
 
 def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Raise an upper bound or p-value for the drawn noise in the same way: ``min(1, p + delta)``, rounded up.
+    """Raise an upper bound or p-value for the drawn noise to hold for exact noise: ``min(1, p + delta)``, rounded up.
 
     >>> raise_by([1.0], 0.25), raise_by([0.75], 0.0)
     (array([1.]), array([0.75]))

@@ -41,11 +41,11 @@ class SequencePacker:
     """Sample images until each is decided; active images share full batches, and new images replace decided ones.
 
     The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
-    of images or on the other active images. All batches are full, except the last batch of a selection and those at the
-    end, when the remaining samples do not fill one. On a grid the model computes whole batches even then; their spare
-    rows hold samples beyond the next look, which are dropped if the image is decided at that look. The batches depend
-    only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed. ``example`` is
-    one image [...] as ``fetch`` returns it.
+    of images or on the other active images. All batches are full, except the last batch of a selection and the batches
+    at the end, when the remaining samples do not fill a batch. On a grid the model computes whole batches even at the
+    end; the spare rows hold samples beyond the next look, which are dropped if the image is decided at that look. The
+    batches depend only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed.
+    ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])

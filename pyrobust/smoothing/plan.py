@@ -146,7 +146,7 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
         [N], float64.
 
     Raises:
-        InputError: votes or n are out of range, votes is empty, or n has another length than votes.
+        InputError: votes or n are out of range, votes is empty, or the lengths of n and votes differ.
         InputTypeError: n is not of integer type.
 
     >>> pilot_probabilities([0, 990, 1000], 1000).round(4)

@@ -122,7 +122,7 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
 
 
 def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: float) -> npt.NDArray[np.float64]:
-    """Certified l2 radius under Gaussian noise, from bounds on the probabilities of the top and of every other class.
+    """Certified l2 radius under Gaussian noise from bounds on the probabilities of the top class and every other class.
 
     Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, rounded down (Cohen, Rosenfeld and Kolter, 2019, theorem 1), which
     equals certified_radius at p_B = 1 - p_A. If the votes spread over several other classes, p_B is smaller and the
@@ -130,7 +130,8 @@ def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: 
 
     Args:
         p_a_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.
-        p_b_upper: upper bound on the probability of every other class, in (0, 1], of a shape that broadcasts.
+        p_b_upper: upper bound on the probability of every other class, in (0, 1], of a shape that broadcasts with
+            p_a_lower.
         sigma: standard deviation of the noise, positive.
 
     Returns:

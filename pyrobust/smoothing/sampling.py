@@ -86,7 +86,7 @@ class Sampler:
         return "real" if self.grid is None else "grid"
 
     def described(self, noise: ImageNoise) -> dict[str, Any]:
-        """The fields of a result, by name, that say which noise its samples have."""
+        """The fields of a result, by name, that describe the noise of its samples."""
         names = ("sigma", "noise", "seed", "guarantee", "grid")
         named = {name: getattr(self, name) for name in names}
         return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
@@ -110,7 +110,7 @@ class Sampler:
         keys: Sequence[int] | None = None,
         one_example: bool = False,
     ) -> None:
-        """Add the votes of all samples of the runs to the runs' rows of ``counts``; runs share full batches.
+        """Draw the samples of all runs, and add each run's votes to its row of ``counts``; runs share full batches.
 
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
@@ -118,10 +118,10 @@ class Sampler:
             stages: stage of the noise contract, one for all runs or one for each run.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
-            rows: for each run, its row in ``counts``. Default: its row in x.
+            rows: for each run, its row in ``counts``. Default: the run's row in x.
             keys: Philox key of each run. Default: the seed.
-            one_example: whether the runs are all samples of one example; on a grid, these are then divided evenly into
-                batches, rather than into batches of the runner's size.
+            one_example: whether the runs are all samples of one example; on a grid, the samples are then divided evenly
+                into batches, rather than into batches of the runner's size.
 
         Raises:
             InputError: num_classes differs from the number of logits of the model.
@@ -212,7 +212,7 @@ class Sampler:
         return votes
 
     def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
-        """Warn, once per runner, if more than a few samples have no class; ``votes`` [B, K + 1] are those of a call."""
+        """Warn, once per runner, if more than a few of the votes [B, K + 1] of a call are for no class."""
         lost, total = int(votes[:, -1].sum()), int(votes.sum())
         if total > 1 and lost > _FEW_LOST * total and not self.runner.warned_no_class:
             self.runner.warned_no_class = True

@@ -83,8 +83,9 @@ class CertificationRule:
       Near saturation this bound certifies more images at n, but earlier looks need log(1/(1 - hybrid)) more evidence. A
       share of 0.01 costs almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,
-      including samples without a winner (Bonferroni). The radius is ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld
-      and Kolter, 2019) if that is larger. A radius is then given up when limits at level 0.1 exclude it.
+      including samples without a winner (Bonferroni). The certified radius is then the larger of the radius from p_A
+      alone and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019), and a radius is given up when
+      limits at level 0.1 exclude it.
 
     Args:
         radii: radii to be decided, at least one.
@@ -95,11 +96,12 @@ class CertificationRule:
         hybrid: share of alpha for the bound at n samples, in [0, 1).
         two_class: whether to bound the other classes, too; Gaussian noise only.
         delta: bound on the total variation distance of the drawn noise from the exact noise; positive on a grid.
-            ``results`` subtracts it from p_lower and adds it to the runner-up's bound. On a grid, a sample without a
-            winner may have reached the tails of the noise, so it counts for every other class.
+            ``results`` subtracts delta from p_lower and adds delta to the runner-up's bound. On a grid, a sample
+            without a winner may have reached the tails of the noise, so it counts for every other class.
 
     Raises:
-        InputError: there are no radii, a share is out of range, or two_class is combined with other noise.
+        InputError: there are no radii, a share is out of range, or two_class is combined with noise other than
+            Gaussian.
         InputTypeError: radii or a share are not numbers, or two_class is not a bool.
 
     >>> rule = CertificationRule((0.25, 1.0), 3, 0.5, "gaussian", "l2", 10_000, 0.001)
@@ -139,7 +141,7 @@ class CertificationRule:
 
     @cached_property
     def decisions(self) -> SequentialRule:
-        """Rule for p_A only, with its part of alpha."""
+        """Sequential rule for p_A alone, with the share of alpha that belongs to p_A."""
         return SequentialRule(self.n, 0.5 * self.alpha if self.two_class else self.alpha, self.hybrid)
 
     @property
@@ -149,7 +151,7 @@ class CertificationRule:
 
     @cached_property
     def required(self) -> _Floats:
-        """Lower limit of p_A that proves each radius, [R]; 1.0 if none does."""
+        """Lower limit of p_A that proves each radius, [R]; 1.0 if no smaller limit does."""
         required = [required_probability(radius, self.sigma, noise=self.noise, norm=self.norm) for radius in self.radii]
         return raise_by(required, self.delta)
 

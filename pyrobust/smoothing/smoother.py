@@ -92,15 +92,15 @@ class RandomizedSmoothing:
             it from the examples of each call, with a warning and no grid if the examples are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
-            with deterministic kernels on batches of one size, the batch size; ``certify`` and ``predict``, which split
-            the samples of one example evenly, may use a smaller one. Without a grid the noise is idealised as
+            with deterministic kernels on batches of equal size (the batch size); ``certify`` and ``predict``, which
+            split the samples of one example evenly, may use smaller batches. Without a grid the noise is idealised as
             real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
     Raises:
-        InputError: a value is out of range, the pair (noise, norm) has no certificate, or a grid is combined with other
-            noise.
+        InputError: a value is out of range, the pair (noise, norm) has no certificate, or a grid is combined with noise
+            other than Gaussian.
         InputTypeError: the model is not callable, or the grid is a float.
 
     >>> smoother = RandomizedSmoothing(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1), num_classes=2, sigma=0.5)
@@ -165,7 +165,7 @@ class RandomizedSmoothing:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes K; an InputError if it was not given and no example has been seen."""
+        """Number of classes K; raises InputError if it was not given and no example has been seen."""
         if self._num_classes is None:
             raise InputError("num_classes", "a number before the first example", "None", "pass num_classes=")
         return self._num_classes
@@ -201,7 +201,7 @@ class RandomizedSmoothing:
         fine for sigma, the smoother returned has no grid, and a warning is logged the first time.
 
         Args:
-            x: all examples that share the smoothed classifier, because the grid is part of it; or their data set.
+            x: all examples for the same smoothed classifier, of which the grid is a part; or their data set.
         """
         self.infer_classes(x)
         if self.grid != "auto":
@@ -319,7 +319,8 @@ class RandomizedSmoothing:
             method: "fixed": n samples for every example; "sequential": samples until every radius is decided, at most n
                 (``pyrobust.smoothing.sequential.CertificationRule``).
             hybrid: share of alpha in [0, 1) that "sequential" reserves for a Clopper-Pearson bound at n samples;
-                default 0.01. A larger share, such as 0.5, certifies more near the largest radius that n samples prove.
+                default 0.01. A larger share, such as 0.5, certifies more images near the largest radius that n samples
+                prove.
             two_class: whether "sequential" also bounds the other classes from above, with half of alpha; Gaussian noise
                 only.
             progress: True for a progress bar on the terminal, or a function of (samples done, total samples).

@@ -229,7 +229,7 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
     """P-value of the exact test of p = 1/2, given k successes in n trials (the sign test, Arbuthnot, 1710).
 
     Against p > 1/2 ("greater") it is P(Bin(n, 1/2) >= k), against p < 1/2 ("less") it is P(Bin(n, 1/2) <= k), and
-    against both it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))); rounded up.
+    against both it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n.
@@ -237,7 +237,8 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
         alternative: "two-sided", "greater" or "less".
 
     Returns:
-        Float64 array of the broadcast shape, or a float if both are scalars. In (0, 1], never below the exact p-value.
+        Float64 array of the broadcast shape, or a float if k and n are scalars. The values lie in (0, 1], never below
+        the exact p-value.
 
     Raises:
         InputError: a value is out of range, the shapes do not broadcast, or the alternative is unknown.

@@ -15,8 +15,8 @@ by betting", 2024, with constant bets). f_i increases in u.
 
 All numbers are zero with probability at most p0(u) = prod (1 - u) / (1 - u + w_i u), by the same argument with g = 1;
 for equal sizes p0(u) is (1 - u)^n, which is attained. If all numbers are zero, the test rejects "t >= u" if p0(u) <=
-alpha; otherwise it rejects if p0(u) < alpha and the wealth reaches 1 / (alpha - p0(u)). Its total error is at most
-alpha. So the bound for all zeros is exact.
+alpha; otherwise it rejects if p0(u) < alpha and the wealth reaches 1 / (alpha - p0(u)). The test's total error is at
+most alpha. So the bound for all zeros is exact.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:
-        (lower, upper). If all numbers are 0 and all sizes are equal, they are (0, 1 - (alpha / 2)^(1/N)), as for N
-        binary numbers.
+        (lower, upper). If all numbers are 0 and all sizes are equal, the bounds are (0, 1 - (alpha / 2)^(1/N)), as for
+        N binary numbers.
 
     Raises:
         InputError: no clusters, a value out of range or not finite, or shapes that differ.

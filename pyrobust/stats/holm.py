@@ -11,7 +11,7 @@ from pyrobust.errors import InputError
 
 
 def holm(p_values: Iterable[float]) -> list[float]:
-    """Adjust p-values of several tests so that rejecting all those ≤ alpha makes an error with probability ≤ alpha.
+    """Adjust p-values of several tests: rejecting at adjusted values ≤ alpha makes an error with probability ≤ alpha.
 
     With p₍₁₎ ≤ … ≤ p₍ₘ₎ the i-th adjusted value is max over j ≤ i of min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). The
     probability that any true hypothesis is rejected is at most alpha however the tests depend on each other.
@@ -20,7 +20,7 @@ def holm(p_values: Iterable[float]) -> list[float]:
         p_values: [m], in [0, 1], each valid for its own test.
 
     Returns:
-        [m], the adjusted values in the order given, rounded up; at most alpha if the hypothesis is rejected.
+        [m], the adjusted values in the order given, rounded up; reject a hypothesis if its value is at most alpha.
 
     Raises:
         InputError: a value is NaN or out of range.

@@ -162,10 +162,10 @@ def lattice_outcome(
 
 
 def exact_error(rule: SequentialRule, p0: float) -> LatticeOutcome:
-    """Exact error probability of a rule that decides p >= p0: its outcome for an image with p just below p0.
+    """Exact error probability of a rule that decides whether p >= p0, from the outcome for p just below p0.
 
-    Every certificate of such an image is false. The probability of a certificate increases with p, so the result is the
-    largest error over all p < p0.
+    Every certificate of an image with p below p0 is false. The probability of a certificate increases with p, so the
+    result is the largest error over all p < p0.
 
     Args:
         rule: the sequential rule.

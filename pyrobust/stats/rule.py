@@ -19,9 +19,9 @@ from pyrobust.stats.stopping import futility_counts
 def looks(n_max: int) -> tuple[int, ...]:
     """Sample sizes at which an image is judged: a fixed schedule, so that no decision depends on the batch size.
 
-    Each look is about 1/16 further than the one before, and at least 16 samples further; the last is n_max. A
-    confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision is delayed
-    at most until the next look.
+    Each sample size exceeds the one before by about 1/16, and by at least 16 samples; the last is n_max. A confidence
+    sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision is delayed at most
+    until the next look.
 
     Args:
         n_max: last sample size, in [1, 10**9].

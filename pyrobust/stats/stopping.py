@@ -1,4 +1,4 @@
-"""Stopping for futility: when further samples of an image cost more than the certificate that they may give is worth.
+"""Stopping for futility: when further samples of an image cost more than their possible certificate is worth.
 
 This is optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for an unknown coin
 against a known one). A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The value of an
@@ -65,7 +65,7 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 
 
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
-    """Largest count at each look for which the image is given up, int64; -1 if there is none; never all n successes.
+    """Largest count at which each look gives the image up, int64; -1 if there is none; below the look's sample size.
 
     ``certified`` holds the smallest certifying count of each look, ``target`` is the smallest frequency that certifies
     at the last look, in (0, 1], and ``price`` is the price of one sample, in certificates.

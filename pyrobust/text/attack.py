@@ -20,7 +20,7 @@ _MOST_QUERIES: Final = 1 << 62
 
 
 class Candidate(NamedTuple):
-    """A text of the attack, given by its substitutes, and its judgement."""
+    """A candidate text, given by its substitutes, and the model's margin and prediction for it."""
 
     changes: Changes
     judgement: TextMargin
@@ -30,13 +30,13 @@ class WordAttack(ABC):
     """Base class of attacks that substitute words of a text; subclasses implement ``_search``.
 
     Args:
-        model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
-            gradients; a ``torch.nn.Module`` runs in evaluation mode.
+        model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. The model
+            runs without gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They define the
-            substitution sets, so a certificate of the same sets needs the same constraints.
-        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They restrict
-            only the attack.
+        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. These functions
+            define the substitution sets, so a certificate of the same sets needs the same constraints.
+        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. These
+            functions restrict only the attack.
         max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
         max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
         batch_size: largest number of texts in one call of the model.
@@ -76,11 +76,12 @@ class WordAttack(ABC):
     def attack(
         self, texts: Iterable[str], y: Any, targeted: bool = False, target_labels: Any = None
     ) -> WordAttackResult:
-        """Attack each text that the model classifies correctly (or, if targeted, not as its target).
+        """Attack each text that the model classifies correctly or, if targeted, does not classify as its target.
 
         The texts do not influence each other, although those under attack share batches. Rounding in a batch cannot
         cause a success: a text whose two largest logits are too close is run again alone, which counts as a query.
-        Apart from that, the attack on one text sends no text twice. The same arguments give the same result.
+        Apart from such repetitions, the attack on one text never sends the same text to the model twice. The same
+        arguments give the same result.
 
         Args:
             texts: N strings.

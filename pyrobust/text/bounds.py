@@ -83,15 +83,15 @@ def certify_words(
 
     The texts are the product :math:`S_1 \times \dots \times S_L` of the words allowed at each position, as in Jia et
     al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified robustness to
-    symbol substitutions via interval bound propagation" (both 2019). There are exponentially many of them, and all are
+    symbol substitutions via interval bound propagation" (both 2019). These texts are exponentially many, and all are
     bounded in one pass. Both papers propagate the interval of each coordinate over the words; here, where the network
     is still linear and (with "crown" and "crown-ibp") also at the output, a linear bound A·x + b is minimized over the
     words themselves:
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
-    which is exact for a network that is linear in the vectors. Where at most d words are replaced at once, only the d
-    positions with the largest differences to the original word count.
+    which is exact for a network that is linear in the vectors. Where at most d words are replaced at once, the minimum
+    is taken only at the d positions where it differs most from the value of the original word.
 
     Args:
         classifier: embedding and network.
@@ -147,7 +147,7 @@ def certified_substitutions(
 ) -> Tensor:
     """Search for the largest number of replaced words that is proved not to change each text's class.
 
-    Each number returned was itself proved, and a proof for the next larger one was tried and failed.
+    Each number returned was itself proved, and a proof for the next larger number was tried and failed.
 
     Args:
         classifier: embedding and network.
@@ -159,11 +159,11 @@ def certified_substitutions(
         memory_limit: largest number of bytes that the bounds may use.
 
     Returns:
-        int64 [N]: at most the number of positions that have a substitute; this maximum means all substitutions; -1
-        where the text itself is not proved to have its class.
+        int64 [N]: at most the number of positions that have a substitute; this maximum means that all substitutions are
+        certified; -1 where the text itself is not proved to have its class.
 
     Raises:
-        InputError, InputTypeError, ModelError: as ``certify_words``.
+        InputError, InputTypeError, ModelError: as for ``certify_words``.
 
     >>> from torch import nn
     >>> from pyrobust.text import WordClassifier
@@ -237,7 +237,7 @@ class Problem:
         return torch.stack(lower) if lower else torch.empty(0, 0, dtype=torch.float64)
 
     def largest(self, hopeless: Tensor | None = None) -> Tensor:
-        """The largest number of changes proved for each text, by bisection: the sets are nested."""
+        """The largest number of changes proved for each text, by bisection, since the sets are nested."""
         every = torch.arange(len(self.sets))
         proved, failed = torch.full_like(self.positions, -1), self.positions + 1
         tried = self.positions.clone()  # all changes at once are most often decided

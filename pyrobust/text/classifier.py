@@ -21,7 +21,7 @@ class WordClassifier:
     call the two halves of its forward pass.
 
     Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of each
-    length are classified, and bounded, separately, so that no mask is needed; only those shorter than ``shortest`` are
+    length are classified, and bounded, separately, so that no mask is needed; only texts shorter than ``shortest`` are
     padded, with positions that no substitution touches. Both parts run in evaluation mode and are left in the mode they
     had.
 
@@ -90,14 +90,14 @@ class WordClassifier:
         return self._index.get(self._key(word), self._unknown)
 
     def indices(self, substitutions: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The indices at each position of the network's input for one text: the original's first, without repetition.
+        """Distinct word indices at each position of the network's input for one text, the original word's index first.
 
         Args:
             substitutions: the words at each position, the original first, as from ``word_substitutions``.
 
         Raises:
-            InputError: a position without words, or an entry that ``split_words`` does not read as one word, so that
-                the classifier would see other positions.
+            InputError: a position without words, or an entry that ``split_words`` does not read as one word, which
+                would shift the positions that the classifier sees.
             InputTypeError: words that are not strings.
 
         >>> parts = nn.Embedding(4, 2), nn.Flatten()
