@@ -20,7 +20,7 @@ _BYTE = 255
 def warn_of_wide_ball(
     epsilon: npt.ArrayLike, norm: str, clip: tuple[Any, Any] | None, elements: int, name: str = "epsilon"
 ) -> None:
-    """Warn, once for each message, if a ball of this radius around any input contains the whole clip range.
+    """Warn, once for each message, if a ball of this radius around every input contains the whole clip range.
 
     Args:
         epsilon: radius or radii, finite or not; infinite radii are taken to be intended.

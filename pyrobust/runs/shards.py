@@ -1,4 +1,4 @@
-"""Find the shards of a sweep in a folder by their headers, and determine what they lack."""
+"""Find the shards of a sweep in a folder by their headers, and determine the missing parts."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
-    """Read what the shards of one sweep hold, or what one undivided run holds; nothing is written.
+    """Read the contents of the shards of one sweep, or of one undivided run; nothing is written.
 
     If a shard is being written, only its header is read, without SQLite's locks: its writer may be on another machine,
     with which SQLite shares no memory.

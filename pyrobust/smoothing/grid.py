@@ -1,7 +1,7 @@
 """The noise of certificates on a grid: how far the drawn noise is from rounded Gaussian noise.
 
 Noise rounded to the grid of the pixels is added in integers, without floating-point rounding
-(`pyrobust.ops.sample_grid_noise`); `pyrobust.grid` has the grids themselves.
+(`pyrobust.ops.sample_grid_noise`); the grids themselves are in `pyrobust.grid`.
 """
 
 from __future__ import annotations

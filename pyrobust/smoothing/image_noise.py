@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ImageNoise:
-    """The coordinates of the noise of B images in the noise contract.
+    """Coordinates of the noise of B images, as the noise contract defines them.
 
     Attributes:
         words: for each image, the third word of the counter: its index in the data set or, with keys, the number of the

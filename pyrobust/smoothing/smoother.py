@@ -428,7 +428,7 @@ class RandomizedSmoothing:
     def votes(
         self, x: Numbers, *, n: int, stage: str = "estimate", indices: Sequence[int] | Tensor | None = None
     ) -> npt.NDArray[np.int64]:
-        """Count the votes of the base classifier under noise, from which certificates and predictions are computed.
+        """Count the base classifier's votes under noise; certificates and predictions are computed from these votes.
 
         Args:
             x: [B, ...], float, finite.

@@ -1,9 +1,9 @@
 """Clopper-Pearson bounds and the sign test, rounded outward.
 
 Library routines for the incomplete beta function are approximations; at large n or tiny alpha they can be wrong in the
-first digit. Here they only supply a first guess. Every returned bound is proved: its binomial tail is bounded on the
-safe side in exact integers and 50-digit decimals, and a guess that fails is corrected by Newton's method until a guess
-passes. If no guess passes, the trivial bound (0 or 1) is returned.
+first digit. Here these routines only supply a first guess. Every returned bound is proved: its binomial tail is bounded
+on the safe side in exact integers and 50-digit decimals, and a guess that fails is corrected by Newton's method until a
+guess passes. If no guess passes, the trivial bound (0 or 1) is returned.
 
 The tail is summed from its largest term. For X ~ Bin(n, p) with probability mass function b,
 
@@ -137,7 +137,7 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided lower confidence bound on a proportion, from k successes in n independent trials.
 
-    Solves P(Bin(n, p) >= k) = alpha for p and rounds down; 0 for k = 0 (Clopper and Pearson, 1934). Whatever the true
+    Solves P(Bin(n, p) >= k) = alpha for p and rounds down; 0 for k = 0 (Clopper and Pearson, 1934). For any true
     proportion, the probability that the bound exceeds it is at most alpha.
 
     Args:
@@ -168,7 +168,7 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided upper confidence bound on a proportion, from k successes in n independent trials.
 
-    Solves P(Bin(n, p) <= k) = alpha for p and rounds up; 1 for k = n (Clopper and Pearson, 1934). Whatever the true
+    Solves P(Bin(n, p) <= k) = alpha for p and rounds up; 1 for k = n (Clopper and Pearson, 1934). For any true
     proportion, the probability that the bound is below it is at most alpha.
 
     Args:

@@ -7,11 +7,11 @@ expectation of their mean. The estimand is t = sum(w_i mu_i) / sum(w_i), the mea
     f_i(u) = 1 - g (s_i - w_i u) / (1 - u) = (1 - g) + g (1 - w_i) + g (w_i - s_i) / (1 - u) >= 0.
 
 The clusters are independent, so the expectation of the product is the product of 1 - g w_i (mu_i - u) / (1 - u). By the
-inequality of arithmetic and geometric means, it is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, which is at
-most 1 if t >= u. The clusters need not have the same distribution, and their order does not matter. The same holds for
-a mixture of bets with weights fixed in advance, so by Markov's inequality the mixture's wealth reaches 1/alpha with
-probability at most alpha (the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables
-by betting", 2024, with constant bets). f_i increases in u.
+inequality of arithmetic and geometric means, this product is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, which
+is at most 1 if t >= u. The clusters need not have the same distribution, and their order does not matter. The bound
+also holds for a mixture of bets with weights fixed in advance, so by Markov's inequality the mixture's wealth reaches
+1/alpha with probability at most alpha (the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded
+random variables by betting", 2024, with constant bets). f_i increases in u.
 
 All numbers are zero with probability at most p0(u) = prod (1 - u) / (1 - u + w_i u), by the same argument with g = 1;
 for equal sizes p0(u) is (1 - u)^n, which is attained. If all numbers are zero, the test rejects "t >= u" if p0(u) <=

@@ -7,10 +7,11 @@ of outcomes had probability
 
 The Krichevsky-Trofimov mixture Q = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(n + 1)) is the probability of the same
 sequence if K is drawn from a beta-binomial prior. W(K) = Q / P(K) is a test martingale for the true K: it starts at 1
-and ever reaches 1/alpha with probability at most alpha (Ville, 1939). The K with W(K) < 1/alpha are the confidence
-sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020): it may be inspected
-after any example, any number of times, and at n = N it contains only K. P is log-concave in K, so the sequence is an
-interval at each n; its ends are found by bisection from the K that maximises P, the integer part of A (N + 1) / n.
+and ever reaches 1/alpha with probability at most alpha (Ville, 1939). The set of all K with W(K) < 1/alpha is the
+confidence sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020): it may be
+inspected after any example, any number of times, and at n = N it contains only the true K. P is log-concave in K, so
+the sequence is an interval at each n; its ends are found by bisection from the K that maximises P, the integer part of
+A (N + 1) / n.
 """
 
 from __future__ import annotations

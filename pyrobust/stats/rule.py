@@ -146,8 +146,8 @@ class SequentialRule:
             p0: threshold, in (0, 1).
 
         Returns:
-            Two int64 arrays with one count per look: the smallest that certifies (above the look's sample size if none
-            does) and the largest that gives up (-1 if none does). Read-only, because they are cached.
+            Two int64 arrays with one count per look: the smallest count that certifies (above the look's sample size if
+            none does) and the largest that gives the image up (-1 if none does). Read-only, because they are cached.
 
         Raises:
             InputError: p0 is out of range.

@@ -14,11 +14,11 @@ from pyrobust.text.substitutions import is_word, split_words
 
 
 class WordClassifier:
-    """A classifier of texts: ``split_words``, the index of each word, its vector, and a network over the vectors.
+    """A classifier of texts that chains ``split_words``, each word's index, its vector, and a network over the vectors.
 
-    Called with texts it returns their logits, as attacks need them; certificates need its parts. A model that takes
-    indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or modules that
-    call the two halves of its forward pass.
+    Called with texts, the classifier returns their logits, which attacks need; certificates need its parts. A model
+    that takes indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or
+    modules that call the two halves of its forward pass.
 
     Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of each
     length are classified, and bounded, separately, so that no mask is needed; only texts shorter than ``shortest`` are

@@ -279,7 +279,7 @@ class Kind:
         raise NotImplementedError
 
     def method_of(self, parameters: Parameters) -> str:
-        """Name the method of the run in tables."""
+        """Return the name of the run's method for tables."""
         raise NotImplementedError
 
     def caveat(self, parameters: Parameters) -> str:
@@ -287,7 +287,7 @@ class Kind:
         return ""
 
     def describe(self, header: Header) -> list[str]:
-        """Describe method, norm, budget and confidence for captions, in one line each."""
+        """Describe the run's method, norm, budget and confidence for captions, in one line each."""
         raise NotImplementedError
 
     def promises(self, header: Header) -> Iterator[str]:

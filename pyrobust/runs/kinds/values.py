@@ -57,7 +57,7 @@ def finite(valid: Callable[[float], bool]) -> Valid:
 
 
 def one_of(*choices: Any) -> Valid:
-    """Return a test that accepts the given values, with their types."""
+    """Return a test for membership in the given values that compares types, too."""
     return lambda value: value in choices and type(value) in map(type, choices)
 
 

@@ -79,7 +79,7 @@ def ball_text(parameters: dict[str, Any]) -> str:
 
 
 def change_text(parameters: dict[str, Any]) -> str:
-    """Describe in a clause the changes that a radius r allows."""
+    """Describe the changes that a radius r allows, as a clause."""
     if "box" in parameters:
         return f"each value changes by at most r times its own epsilon ({box_text(parameters['box'])})"
     return f"{NORMS[parameters['norm']]} r"
