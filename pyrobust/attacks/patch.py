@@ -211,21 +211,21 @@ class AdversarialPatch(InputAgnosticAttack):
     def evaluate(
         self, x: Tensor, y: Tensor, patch: Patch, *, indices: Sequence[int] | Tensor | None = None
     ) -> dict[str, Rate]:
-        """Measure a patch on images, which ``fit`` should not have seen, each at one of the held-out positions.
+        """Measure a patch on images other than those that ``fit`` was given, at one held-out position on each image.
 
         Args:
             x: [N, C, H, W], in [clip_min, clip_max], of the size that the patch was fitted for.
             y: [N], the labels.
             patch: result of ``fit``.
-            indices: [N], the index of each image in its data set, which together with the seed determines its position;
-                default 0 … N - 1.
+            indices: [N], the index of each image in its data set; the index and the seed determine the position of the
+                patch on the image. Default: 0 … N - 1.
 
         Returns:
             clean_accuracy; robust_accuracy, the share classified correctly with and without the patch;
             attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the patch changes;
             success_rate_on_correct, the share of the correctly classified images that the patch breaks, if there are
             any; and, with a target, target_rate, the share of the images of other classes that are assigned to the
-            target. Each is a ``pyrobust.metrics`` rate with its exact interval, judged by the rule of
+            target. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions follow the rule of
             ``pyrobust.correctness``.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Transfer attacks: gradient steps on surrogate models, judged on the attacked model."""
+"""Transfer attacks: gradient steps on surrogate models, evaluated on the attacked model."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _surrogates(name: str, surrogate: Classifier | Sequence[Classifier]) -> list
 class TransferAttack(BatchAttack):
     """Gradient steps on the loss of a surrogate, for a model whose gradients are unknown: MI-FGSM and its variants.
 
-    x_{t+1} = Π(x_t + α·d(g_{t+1})), where d is ``PGD``'s direction of the norm and
+    x_{t+1} = Π(x_t + α·d(g_{t+1})), where d is the direction that ``PGD`` takes in this norm and
     g_{t+1} = μ·g_t + W∗∇L(T(x_t)) / ‖W∗∇L(T(x_t))‖₁:
 
     - momentum μ (MI-FGSM; Dong et al., 2018);
@@ -78,12 +78,12 @@ class TransferAttack(BatchAttack):
       cube of half-width β·epsilon (in l2 divided by √D, in l1 by D) and β being ``neighborhood``, is added to the next
       gradient.
 
-    All these can be combined (within one step, an image is always resized in the same way); the defaults are those of
-    MI-FGSM. Several surrogates are attacked through the mean of their logits.
+    All these options can be combined (within one step, an image is always resized in the same way); the defaults are
+    those of MI-FGSM. Several surrogates are attacked through the mean of their logits.
 
-    The steps do not use the model, which may be any callable. It is run on x, since misclassified examples are returned
-    as they are, and on the last iterates, which are returned whether or not they fool it. ``evaluate`` and
-    ``attack_dataset`` judge it like any attack.
+    The steps do not use the attacked model, which may be any callable. The attacked model is run on x, since
+    misclassified examples are returned unchanged, and on the last iterates, which are returned whether or not they are
+    misclassified. ``evaluate`` and ``attack_dataset`` measure this attack like any other.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -209,7 +209,7 @@ class TransferAttack(BatchAttack):
 
 
 class Gradients(abc.ABC):
-    """The gradients of one batch: the mean over scaled copies of a point, convolved with the kernel.
+    """The gradients of one batch, each the mean over scaled copies of a point, convolved with the kernel.
 
     Attributes:
         scales: number of scaled copies.
@@ -353,6 +353,6 @@ def gaussian(length: int, like: Tensor) -> Tensor:
 
 
 def smoothed(gradient: Tensor, kernel: Tensor) -> Tensor:
-    """Convolve each channel of a gradient [B, C, H, W] with a kernel [1, 1, k, k], with zeros around it."""
+    """Convolve each channel of a gradient [B, C, H, W], padded with zeros, with a kernel [1, 1, k, k]."""
     planes = functional.conv2d(gradient.reshape(-1, 1, *gradient.shape[2:]), kernel, padding="same")
     return planes.view(gradient.shape)

@@ -43,7 +43,7 @@ class UniversalResult:
     Attributes:
         delta: [...], in the shape of one example; ‖delta‖ ≤ epsilon in exact arithmetic.
         fooling_rate: share of the examples of ``fit`` whose predicted class is changed by ``delta``. The rate's
-            interval does not hold for other examples, because ``delta`` was chosen on these: see
+            interval does not hold for other examples, because ``delta`` was chosen on the examples of ``fit``: see
             ``UniversalPerturbation.evaluate``.
         clip_min, clip_max: the clip range.
         forwards: rows pushed through the model.
@@ -85,9 +85,9 @@ class UniversalPerturbation(InputAgnosticAttack):
 
     It is found by gradient steps (Shafahi, Najibi, Xu, Dickerson, Davis and Goldstein, 2020): each step ascends Σᵢ
     min(L(f(xᵢ + δ), yᵢ), beta) over a minibatch and projects δ on the ball. The limit beta keeps a few examples of
-    large loss from deciding the direction. In linf the steps are Adam's (Kingma and Ba, 2015); in l2 and l1 they are
-    Adam's mean of the gradients, divided by its l2 norm or largest coordinate. After each epoch the fooling rate on all
-    examples is measured, and the best δ is returned.
+    large loss from deciding the direction. In linf the steps are Adam's (Kingma and Ba, 2015). In l2 and l1 a step
+    follows Adam's mean of the gradients, which is divided by its l2 norm in l2 and by its largest coordinate in l1.
+    After each epoch the fooling rate on all examples is measured, and the best δ is returned.
 
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.
@@ -156,7 +156,7 @@ class UniversalPerturbation(InputAgnosticAttack):
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
-            y: [N], integers, the labels, from which the perturbation moves the predictions away.
+            y: [N], integers, the labels; the perturbation moves the predictions away from them.
 
         Returns:
             The perturbation, and its fooling rate on x.
@@ -196,7 +196,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         return UniversalResult(best, rate, self.clip_min, self.clip_max, queries.forwards)
 
     def evaluate(self, x: Tensor, y: Tensor, result: UniversalResult) -> dict[str, Rate]:
-        """Measure a perturbation on examples, which ``fit`` should not have seen.
+        """Measure a perturbation on examples other than those that ``fit`` was given.
 
         Args:
             x: [N, ...], in [clip_min, clip_max].

@@ -39,7 +39,7 @@ class Audit(Tabular):
     Attributes:
         log: the log as read.
         counted: the log that metrics are computed on: the first row of each image, with abstentions in place of invalid
-            radii, and None for n and alpha where they are in doubt. Its findings are the faults alone.
+            radii, and None for n and alpha where they are in doubt. ``counted.findings`` holds only the faults.
         findings: all findings, faults first.
         metrics: metrics of ``counted``.
     """
@@ -63,7 +63,7 @@ class Audit(Tabular):
 
     @property
     def faults(self) -> list[AuditFinding]:
-        """Findings that no log that is what it claims to be can have."""
+        """Findings that show that the log cannot be what it claims to be."""
         return [finding for finding in self.findings if finding.severity == "fault"]
 
     @property
@@ -102,10 +102,10 @@ def audit(log: CertificationLog) -> Audit:
     "above-maximum", "parameters" (wrong n, alpha, sigma or formula, with every explanation that fits the radii; a note
     if changing only unstated parameters explains them), "change" (other parameters in a part of the rows), "pile",
     "unattainable", and for runs "above-votes" and "derived" (columns that do not follow from the stored votes, limits
-    or verdicts). All other kinds are notes.
+    or verdicts). Findings of all other kinds are notes.
 
     Metrics use the first row of each image, and count the image as correct if predict == label; rows without a finite
-    radius >= 0 count as abstentions. Metrics of votes are omitted if n, alpha or sigma are unknown or in doubt.
+    radius >= 0 count as abstentions. Metrics of votes are omitted if n, alpha or sigma is unknown or in doubt.
 
     Args:
         log: a log from `read_certification_log`.

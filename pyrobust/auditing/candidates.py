@@ -27,7 +27,7 @@ _SMALLEST_ALPHA = 1e-9
 
 
 def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> float:
-    """Rank an explanation: 0 if its values are usual and it changes only unstated parameters, higher if it is odder."""
+    """Rank an explanation: 0 if its values are usual and it changes only unstated parameters; higher for odder values."""
     rank = 0 if parameters.n in _USUAL_N or parameters.n == assumed.n else 4 if parameters.n in ROUND_N else 6
     if parameters.alpha not in _USUAL_ALPHA and parameters.alpha != assumed.alpha:
         rank += 2 if parameters.alpha in ROUND_ALPHA else 6
@@ -42,9 +42,10 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 
 
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
-    """Yield usual parameters other than the assumed ones; with a saturated pile, only those whose maximum it can be.
+    """Yield usual parameters other than the assumed ones; with ``pile``, only those whose maximum radius it can be.
 
-    Without a pile, a change of sigma changes nothing else; another formula changes only unstated parameters.
+    Without a pile, candidates with another sigma keep the assumed n and alpha. Candidates with another formula change n
+    and alpha only where nobody stated them.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)
@@ -60,7 +61,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters with one unusual value: implied by a pile if the others are usual, else one of few digits."""
+    """Yield parameters with one unusual value: a value that ``pile`` implies or, without a pile, one of few digits."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:

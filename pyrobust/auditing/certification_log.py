@@ -133,7 +133,7 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is correct and certified, possibly at radius 0: the ``correct`` of certified metrics.
+        """Whether each prediction is correct and certified, possibly at radius 0, as certified metrics count it.
 
         A verification with radius 0 proves nothing, not even that the model is correct at the image itself.
         """
@@ -174,8 +174,8 @@ def read_certification_log(
         sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
             such as sigma0.25, sigma_0.25 or noise_0.25.
         reader: function for a log of another format: path → for each row, a mapping from column names to text exactly
-            as written (the number of digits of a radius matters). A ValueError in it becomes an error about the file.
-            Runs do not use it.
+            as written (the number of digits of a radius matters). A ValueError from the reader becomes an error about
+            the file. The reader is not used for runs.
 
     Returns:
         CertificationLog.
@@ -263,7 +263,7 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
 def log_of_run(
     run: Run, arguments: Mapping[str, Any] = MappingProxyType({}), path: Path | None = None
 ) -> CertificationLog:
-    """Read a certify or verify run, in a file or in memory; notes name the ``arguments`` that it contradicts."""
+    """Read a certify or verify run, in a file or in memory; notes name the ``arguments`` that the run contradicts."""
     path = path or run.path or Path("(in memory)")
     if run.header.type.certified != "radius":
         expected = named(kind for kind in KINDS.values() if kind.certified == "radius")

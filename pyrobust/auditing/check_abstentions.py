@@ -27,8 +27,8 @@ _ABOVE = 3
 def check_abstentions(log: CertificationLog) -> Iterator[AuditFinding]:
     """Flag classes with radius 0, and abstentions that were written as small certificates or removed.
 
-    For any classifier, vote counts just below the smallest certified one are about as frequent as those just above it
-    (`pyrobust.auditing.piles`): hence a log with many radii near 0 has abstentions.
+    For any classifier, vote counts just below the smallest certified count are about as frequent as vote counts just
+    above it (`pyrobust.auditing.piles`), so a log with many radii near 0 must also have abstentions.
     """
     if not log.smoothed or log.decimals is None or log.noise != "gaussian":
         return

@@ -1,4 +1,4 @@
-"""Findings about the parameters of a log: what contradicts the assumed values, and every explanation that fits."""
+"""Findings about the parameters of a log: contradictions of the assumed values, and every explanation that fits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
 def check_judgement(log: CertificationLog, judgement: ParameterJudgement, usable: _Mask) -> Iterator[AuditFinding]:
-    """Report what contradicts the assumed parameters, as a fault only if no unstated parameter explains it."""
+    """Report contradictions of the assumed parameters, as faults only if no unstated parameter explains them."""
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)
@@ -112,7 +112,7 @@ def _describe(parameters: Parameters, assumed: Parameters) -> str:
 
 
 def list_explanations(fits: Sequence[Fit], assumed: Parameters) -> str:
-    """List explanations with the number of radii that each explains, the usual ones first."""
+    """List explanations, usual ones first, with the number of radii that each of them explains."""
     listed = [f"{_describe(fit.parameters, assumed)} ({fit.explained:,} of {fit.radii.rows:,})" for fit in fits]
     more = f" and {len(listed) - _LISTED:,} odder ones" if len(listed) > _LISTED else ""
     return ", ".join(listed[:_LISTED]) + more

@@ -123,7 +123,7 @@ def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Audit
 
 
 def minimum_size(index: npt.NDArray[np.int64]) -> int:
-    """Return the size of the smallest data set that holds these sorted indices and the rest of the last stride.
+    """Return the smallest possible size of a data set with these sorted indices: the last index plus the usual stride.
 
     >>> minimum_size(np.array([0, 100, 200]))
     300
@@ -166,7 +166,7 @@ def check_classes(log: CertificationLog) -> Iterator[AuditFinding]:
 
 
 def check_numbering(log: CertificationLog) -> Iterator[AuditFinding]:
-    """Flag labels numbered from 1 beside predictions from 0, or the reverse; note classes in another order."""
+    """Flag labels that start at 1 where predictions start at 0, or the reverse; note classes in another order."""
     rows = (log.prediction >= 0) & (log.label >= 0)
     label, prediction = log.label[rows], log.prediction[rows]
     if len(label) < _MIN_NUMBERED:

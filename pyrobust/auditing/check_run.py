@@ -12,8 +12,8 @@ from pyrobust.runs.run import Run
 def check_run(run: Run) -> Iterator[AuditFinding]:
     """Flag rows of a run whose derived columns do not follow from its votes, limits or verdicts.
 
-    The columns are recomputed by the functions that wrote them. What does not follow from the file (logits, bounds and
-    distances to images that the file lacks) is not checked; contradictions between columns that no run can have are
+    The columns are recomputed by the functions that wrote them. Values that do not follow from the file (logits, bounds
+    and distances to images that the file lacks) are not checked. Combinations of columns that no run can have are
     refused when the table is read (`pyrobust.runs.kinds.kind.Kind.check_rows`).
     """
     try:

@@ -60,7 +60,7 @@ class Fit:
 
     @cached_property
     def piles(self) -> list[Pile]:
-        """Radii below the maximum with more rows than votes can give."""
+        """Radii below the maximum that occur in more rows than binomial votes can explain."""
         if not self.radii.rows:
             return []
         least, most, _ = self._votes
@@ -72,7 +72,7 @@ class Fit:
 
     @property
     def unexplained(self) -> _Mask:
-        """Whether each distinct radius is a pile, or a radius that no votes give."""
+        """Whether each distinct radius is a pile or cannot come from any number of votes."""
         mask = ~self.attainable
         for pile in self.piles:
             mask |= (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)
@@ -80,12 +80,12 @@ class Fit:
 
     @property
     def spoiled(self) -> int:
-        """Number of rows that no votes give."""
+        """Number of rows with a radius that no number of votes gives."""
         return int(self.radii.count[~self.attainable].sum())
 
     @property
     def explained(self) -> int:
-        """Number of rows that votes give, excluding piles."""
+        """Number of rows with a radius that some number of votes gives, excluding piles."""
         return self.radii.rows - self.spoiled - sum(pile.rows for pile in self.piles)
 
     @property
@@ -95,22 +95,22 @@ class Fit:
 
     @cached_property
     def gain(self) -> _Floats:
-        """Logarithm of the likelihood of each attainable radius, relative to random digits; 0 for others."""
+        """Logarithm of the likelihood of each attainable radius, relative to that of random digits; 0 if unattainable."""
         width = np.clip(self._votes[2], 1e-9, 1.0)
         return np.where(self.attainable, -np.log(width), 0.0)
 
     @cached_property
     def score_without_piles(self) -> float:
-        """An upper limit of the score that is quick to compute."""
+        """An upper bound of the score, quick to compute."""
         return float(self.gain.sum()) + _LOG_SPOILED * self.spoiled
 
     @cached_property
     def score(self) -> float:
-        """Logarithm of the likelihood of all radii, relative to random digits."""
+        """Logarithm of the likelihood of all radii, relative to that of random digits."""
         return self.score_without_piles - sum(pile.evidence for pile in self.piles)
 
     def row_scores(self) -> _Floats:
-        """Score of each row [N]; rows of equal radius share its score, and rows of a pile share its evidence."""
+        """Score of each row [N]; rows of equal radius share that radius's score, and rows of a pile its evidence."""
         scores = np.where(self.attainable, self.gain / self.radii.count, _LOG_SPOILED)
         for pile in self.piles:
             equal = (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)

@@ -1,4 +1,4 @@
-"""Judge printed radii: can n, alpha and sigma give them, and if not, what can?"""
+"""Judge printed radii: can n, alpha and sigma give them, and if not, which other parameters can?"""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ParameterJudgement:
 
     @property
     def spoils_few(self) -> bool:
-        """Whether so few rows contradict the best parameters that the rows themselves are at fault."""
+        """Whether so few rows contradict the best parameters that the rows, not the parameters, must be at fault."""
         return self.innocent.spoiled <= max(_SPOILED_ROWS, _SPOILED_SHARE * self.innocent.radii.rows)
 
     @property
@@ -102,10 +102,10 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
 
 
 def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
-    """Return fits of only the radii that the fit's parameters do not give, by parameters that give all of them.
+    """Return fits of the radii that ``fit`` leaves unexplained, by parameters that explain all of these radii.
 
-    Usual parameters come first. Empty unless the radii that the fit's parameters give support these parameters, and the
-    other radii support an explanation.
+    Usual parameters come first. The result is empty unless the radii that ``fit`` explains support its parameters and
+    the other radii support an explanation.
     """
     others = fit.unexplained
     if float(fit.gain[~others].sum()) < BELIEVED:

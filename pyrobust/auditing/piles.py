@@ -5,7 +5,7 @@ probabilities of the images,
 
     f(k)² ≤ f(k - d)·f(k + d)·C(n, k)² / (C(n, k - d)·C(n, k + d))
 
-(Cauchy and Schwarz; equality holds for each image alone). Only k = n has no neighbour above, so only it can be a pile.
+(Cauchy and Schwarz; equality holds for a single image). Only k = n has no neighbour above, so only k = n can be a pile.
 Where different images get the same noise, however, their votes depend on each other and can pile up.
 """
 
@@ -26,14 +26,14 @@ _PILE, _MIN_PILE = 22.0, 8
 
 @dataclass(frozen=True)
 class Pile:
-    """Equal radii below the maximum, more of them than votes can give.
+    """A radius below the maximum that occurs in more rows than binomial votes can explain.
 
     Attributes:
         radius: the radius as printed.
         rows: number of rows with this radius.
         beside: number of rows on both sides of the pile together, each side as wide in votes as the pile.
         decimals: number of decimals of the printed radius.
-        evidence: natural logarithm of the likelihood ratio to a mixture of binomials.
+        evidence: natural logarithm of the likelihood ratio against the likeliest mixture of binomials.
     """
 
     radius: float
@@ -49,8 +49,8 @@ def find_piles(
     """Find the distinct radii [D] with more rows than any binomial votes give.
 
     A radius stands for an interval of d vote counts. The numbers of rows at most d votes below and above this interval
-    bound its own number of rows. Radii that no votes give are never piles, nor are radii whose neighbours lie outside
-    the limits.
+    bound the number of rows with this radius. Radii that no votes give are never piles, nor are radii whose neighbours
+    lie outside the limits.
 
     Args:
         radius: distinct radii [D], ascending.
@@ -97,7 +97,7 @@ def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
 
 
 def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
-    """Log-likelihood ratio of Poisson counts to the largest likelihood for means with rows² ≤ ratio·below·above.
+    """Log-likelihood ratio of Poisson counts: free means against the likeliest means with rows² ≤ ratio·below·above.
 
     The likeliest such means are below + t, rows - 2t and above + t.
     """

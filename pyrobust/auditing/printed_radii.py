@@ -60,7 +60,7 @@ class PrintedRadii:
 
     @cached_property
     def interval(self) -> tuple[_Floats, _Floats]:
-        """Smallest and largest radius [D] that each printed one stands for, if rounded down or to nearest.
+        """Smallest and largest radius [D] that each printed radius stands for, if it was rounded down or to nearest.
 
         With unit u, a radius ρ stands for [ρ - u/2, ρ + u].
         """
@@ -69,7 +69,7 @@ class PrintedRadii:
 
     @cached_property
     def interval_up(self) -> tuple[_Floats, _Floats]:
-        """Smallest and largest radius [D] that each printed one stands for, if rounded up: [ρ - u, ρ]."""
+        """Smallest and largest radius [D] that each printed radius stands for, if it was rounded up: [ρ - u, ρ]."""
         rounding = self.value * ROUNDING
         return np.maximum(self.value - self.unit - rounding, 0.0), self.value + rounding
 

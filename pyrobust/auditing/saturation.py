@@ -46,7 +46,7 @@ class Saturation:
     decimals: int
 
     def agrees(self, maximum: float, up: bool = False) -> bool:
-        """Whether the printed radius is this maximum, rounded down or to nearest or, with ``up``, also up."""
+        """Whether the printed radius can be ``maximum`` rounded down or to nearest or, with ``up``, rounded up."""
         low, high = self.interval
         return low - up * (self.radius - low) <= maximum <= high
 
@@ -60,7 +60,10 @@ class Saturation:
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
-        """Return n for this radius at alpha, ``ln alpha / ln Φ(R/sigma)``: smallest, for R as printed, and largest."""
+        """Return the n that gives this radius at alpha: the smallest, that of the radius as printed, and the largest.
+
+        It is ``ln alpha / ln Φ(R/sigma)``.
+        """
         low, high = self.interval
         least, printed, largest = (
             min(1e300, math.log(alpha) / min(-1e-300, _log_phi(radius / sigma))) for radius in (low, self.radius, high)
@@ -97,7 +100,7 @@ class Saturation:
 def find_saturation(
     radius: npt.NDArray[np.float64], decimals: npt.NDArray[np.int64], count: npt.NDArray[np.int64]
 ) -> Saturation | None:
-    """Find the pile at the upper end of distinct radii [D], ascending, with decimals and numbers of rows [D].
+    """Find the pile at the upper end of ascending distinct radii [D], given their decimals and numbers of rows [D].
 
     The pile is the radius with the most rows among the largest radii, or else among all, if few rows are above it. None
     if no pile is clear.
