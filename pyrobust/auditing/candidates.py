@@ -27,7 +27,7 @@ _SMALLEST_ALPHA = 1e-9
 
 
 def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> float:
-    """Rank an explanation: 0 if its values are usual and it changes only unstated parameters; higher for odder values."""
+    """Rank an explanation: 0 if its values are usual and only unstated parameters change; higher for odder values."""
     rank = 0 if parameters.n in _USUAL_N or parameters.n == assumed.n else 4 if parameters.n in ROUND_N else 6
     if parameters.alpha not in _USUAL_ALPHA and parameters.alpha != assumed.alpha:
         rank += 2 if parameters.alpha in ROUND_ALPHA else 6

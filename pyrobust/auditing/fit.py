@@ -95,7 +95,7 @@ class Fit:
 
     @cached_property
     def gain(self) -> _Floats:
-        """Logarithm of the likelihood of each attainable radius, relative to that of random digits; 0 if unattainable."""
+        """Logarithm of the likelihood of each radius, relative to that of random digits; 0 for unattainable radii."""
         width = np.clip(self._votes[2], 1e-9, 1.0)
         return np.where(self.attainable, -np.log(width), 0.0)
 

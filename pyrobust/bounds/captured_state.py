@@ -1,4 +1,4 @@
-"""The parameters and buffers of a model as they were captured, and what has changed since."""
+"""The parameters and buffers of a model as they were captured, and a check for later changes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pyrobust.machine import strict_cuda
 
 
 def other_convolutions(output: Node, device: torch.device) -> str | None:
-    """Why a device may compute convolutions by algorithms that the bounds do not cover; None if it may not.
+    """Return why a device may compute convolutions by algorithms that the bounds do not cover; None if it cannot.
 
     >>> from pyrobust.bounds import BoundedModel
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten()).eval()

@@ -43,7 +43,7 @@ _captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
 
 @denormals_kept()
 def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tensor, Tensor]:
-    """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
+    """Bound the outputs by intervals over the l∞ ball around each example, without clipping (Gowal et al., 2018).
 
     The bounds are those of the network in evaluation mode; the model's own modes are unchanged
     afterwards. They hold in exact arithmetic, like those of ``BoundedModel.bounds``.
@@ -51,12 +51,12 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     Captured networks are kept for further calls with inputs of the same shape: at most eight, each no longer than its
     model lives. Every call first compares the model with its capture: all bytes of parameters, buffers and other
     tensors, attributes, the members of classes, the globals that their code names, and the logits on one row of the
-    first x. A changed model is captured again. A model is captured at every call if it has forward hooks, something
-    that cannot be compared, such as an attribute of a user-defined class, or code that computes names, such as
-    ``getattr``. A captured network takes about three times the memory of the model's parameters.
+    first x. A changed model is captured again. A model is captured at every call if it has forward hooks, a part that
+    cannot be compared (such as an attribute of a user-defined class), or code that computes names (such as
+    ``getattr``). A captured network takes about three times the memory of the model's parameters.
 
     Changes of anything else that a forward pass reads (files, environment variables, and the code and settings of
-    torch) are noticed only if the logits of that row differ. No other thread may run or change the model during a
+    torch) are noticed only if the compared logits differ. No other thread may run or change the model during a
     call: ``torch.export`` puts tensors without values in place of the model's parameters while it captures.
 
     Args:
@@ -68,7 +68,7 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
         (lower, upper), float64 [B, K], proved.
 
     Raises:
-        InputError, InputTypeError, ModelError: as ``BoundedModel``.
+        InputError, InputTypeError, ModelError: as for ``BoundedModel``.
 
     >>> import torch
     >>> lower, upper = compute_ibp_bounds(nn.Linear(2, 3), torch.zeros(1, 2), 0.1)

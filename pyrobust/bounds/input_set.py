@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Around:
-    """Boxes around centers, in a clip range; for most models they are cheaper to read than corners.
+    """Boxes around centers, in a clip range; for most models, engines process them faster than corners.
 
     Attributes:
         center: [B, n], float32 or float64.
@@ -189,7 +189,8 @@ def ball(
 ) -> InputSet:
     """Return the sets of inputs within epsilon of x [B, *shape] and in the clip range, on a device.
 
-    An epsilon [B, *shape] holds the radii of elements, for boxes; a radius may be infinite where there is a clip range.
+    An epsilon of shape [B, *shape] gives boxes, with a radius for each element; radii may be infinite where there is a
+    clip range.
     """
     norm = norm_name("norm", norm)
     center, extremes = _elements("x", x, shape, device)
@@ -238,7 +239,7 @@ def _corners(center: Tensor, radius: Tensor, lowest: float | Tensor, highest: fl
 
 
 def of_examples(radius: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Radii [B] in a form that is never taken for radii of elements: [B, 1, ...]."""
+    """Radii [B] as [B, 1, ...], a shape that is never taken for radii of elements."""
     return radius.reshape(-1, *(1,) * len(shape)) if radius.dim() == 1 else radius
 
 
@@ -307,7 +308,7 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
 
 
 def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
-    """Return examples for a model with inputs of this dtype: float64 examples become float32 unless it is float64."""
+    """Return examples for a model with this input dtype: float64 examples become float32 unless the model is float64."""
     x = float_tensor(name, x, "verify_dataset", dtype)
     return x if dtype == torch.float64 or x.dtype != torch.float64 else exact_cast(name, x, torch.float32)
 

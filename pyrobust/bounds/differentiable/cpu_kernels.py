@@ -31,7 +31,7 @@ class Move(NamedTuple):
     groups: int
 
     def options(self) -> dict[str, Any]:
-        """The arguments of the ops."""
+        """The keyword arguments of the convolution kernels."""
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
 
 
@@ -123,7 +123,9 @@ def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tens
 
 
 def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
-    """``through_linear`` of a convolution: [B, S, C, H, W], [B, S] from a [B, S, O, h, w], its weight and bias [O].
+    """Coefficients [B, S, C, H, W] of a convolution's input, and the constant [B, S], from those of its output.
+
+    ``a`` is [B, S, O, h, w], and ``bias`` is [O].
 
     >>> move = Move((1, 3), (1, 1), (0, 0), (1, 1), 1)
     >>> through_convolution(torch.ones(1, 1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.tensor([3.0]), move)

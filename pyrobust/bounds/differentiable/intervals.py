@@ -170,7 +170,7 @@ def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of at least one tensor."""
+    """The sum of one or more tensors."""
     total = parts[0]
     for operand in parts[1:]:
         total = total + operand

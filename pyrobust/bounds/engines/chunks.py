@@ -72,7 +72,7 @@ def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
 
 
 def most_live(nodes: Sequence[Node]) -> int:
-    """Largest number of coefficients that a row of a backward pass through these nodes, in order, has at once."""
+    """Largest number of coefficients that a row has at once in a backward pass through these nodes, given in order."""
     live, peak = {nodes[-1]}, 0
     for node in reversed(nodes):
         below = live | set(node.inputs)

@@ -1,4 +1,4 @@
-"""Bounds by a search that are never looser than those that it starts from."""
+"""Bounds by a search, never looser than the bounds that the search starts from."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Run = Callable[[InputSet, Rows, Query, bool], EngineBounds]
 
 
 def improved(run: Run, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
-    """The better of CROWN's bounds and those of a search method, where the latter are needed and time is left.
+    """The better of CROWN's bounds and those of a search method, which runs only where needed and while time is left.
 
-    The search may end with looser bounds, because ranges that it tightens change the slopes that it starts from.
+    The search may end with looser bounds than CROWN's, because tightening a range changes the initial slopes.
     """
     bounds = run(inputs, rows, dataclasses.replace(query, method=CROWN.name), with_upper)
     undecided = ~(bounds.lower > 0).all(1) if query.decides else torch.ones(len(bounds.lower), dtype=torch.bool)

@@ -72,7 +72,7 @@ class LibraryProducts:
     """The products of one network's layers, called by the native engine.
 
     Args:
-        layers: for each layer of products its number, its node and its weight in the engine's floats, flat.
+        layers: number, node and weight (flat, in the engine's floats) of each layer that is a sum of products.
     """
 
     def __init__(self, layers: list[tuple[int, Linear | Conv2d, _Floats]]) -> None:
@@ -92,12 +92,12 @@ class LibraryProducts:
 
     @property
     def least(self) -> int:
-        """Multiplications of one example from which interval bounds use the library for a layer."""
+        """Least number of multiplications for one example at which interval bounds of a layer use the library."""
         return _SMALL
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Wrap calls, so that no state of the caller changes the operators' arithmetic or records gradients."""
+        """Wrap calls, so that the caller's settings neither change the operators' arithmetic nor record gradients."""
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             yield
 

@@ -97,11 +97,11 @@ class Engine:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
 
         Sound float32 bounds are recomputed in float64, example by example, in three cases. First, where a bound is not
-        finite, because something may have overflowed (not for ``semantics="float32"``, where the deployed model would
-        overflow, too). Second, for CROWN and CROWN-IBP without ``with_upper``, where the sign of lower bounds decides,
-        if perhaps only rounding errors keep them from being positive. Third, in networks with reciprocals and roots of
-        wide ranges, where intervals were tighter: coefficients may grow so large that they cancel only with the
-        precision of float64.
+        finite, because a number may have overflowed (not for ``semantics="float32"``, where the deployed model would
+        overflow, too). Second, for CROWN and CROWN-IBP without ``with_upper``, where only the sign of lower bounds
+        matters, if rounding errors may be all that keeps these bounds from being positive. Third, in networks with
+        reciprocals and roots of wide ranges, where interval bounds were tighter than those of the backward pass, whose
+        coefficients may grow so large that they cancel only with the precision of float64.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less

@@ -51,7 +51,7 @@ _Doubles = npt.NDArray[np.float64]
 
 
 class Packed(NamedTuple):
-    """The engine's network for a graph, and a library's products for its layers."""
+    """The engine's network for a graph, and the library products of its layers."""
 
     network: _C.BoundNetwork32
     products: LibraryProducts

@@ -13,7 +13,7 @@ class Query:
     """How bounds are computed; most fields are those of ``BoundOptions``.
 
     Attributes:
-        decides: whether a row need not be improved once its lower bound is positive.
+        decides: whether a row is finished once its lower bound is positive.
         watch: watch of the call, or None.
     """
 
@@ -27,7 +27,7 @@ class Query:
 
     @property
     def bounding(self) -> Method:
-        """The method, as engines know it."""
+        """The entry of the method in ``METHODS``."""
         return METHODS[self.method]
 
     @property

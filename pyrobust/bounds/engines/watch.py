@@ -30,8 +30,8 @@ SHARES = 1000
 class Watch:
     """The work of one call's engines: its progress, an estimate of its time, and its end.
 
-    Engines tell it how many rows of backward passes are done; it answers whether to go on. Rows not done when it ends
-    the work keep their interval bounds, where there are any.
+    Engines tell the watch how many rows of backward passes are done; it answers whether to go on. Rows that are
+    unfinished when the watch ends the work keep their interval bounds, if they have any.
 
     Args:
         what: the work, for the log.
@@ -78,12 +78,12 @@ class Watch:
         self._begun = self._last = time.monotonic()
 
     def tell(self, rows: Sequence[int], spared: Sequence[int], examples: int) -> bool:
-        """Set the numbers of rows from each layer that are done or not needed, and the number of examples done."""
+        """Set how many rows of each layer are done or not needed, and the number of examples done."""
         self._rows, self._spared, self._done = rows, spared, examples
         return self._look()
 
     def add(self, layer: int, *, rows: int = 0, spared: int = 0, examples: int = 0) -> bool:
-        """Count further rows from a layer that are done or not needed, and further examples."""
+        """Count further rows of a layer as done or not needed, and further examples as done."""
         if len(self._rows) <= layer:
             self._rows = [*self._rows, *[0] * (layer + 1 - len(self._rows))]
             self._spared = [*self._spared, *[0] * (layer + 1 - len(self._spared))]
@@ -96,7 +96,7 @@ class Watch:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """End the block at Ctrl-C; what it has stored is kept."""
+        """End the block at Ctrl-C; results that it has stored are kept."""
         try:
             yield
         except KeyboardInterrupt as interrupt:

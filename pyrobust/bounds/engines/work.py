@@ -30,7 +30,7 @@ class Work:
     def row(self, i: int, *, to_input: bool = True) -> float:
         """Work of a backward pass from one neuron of layer i, as far as its receptive field reaches.
 
-        It ends at the input or, without ``to_input``, at the first functions.
+        The pass ends at the input or, without ``to_input``, at the first nonlinear layers.
         """
         if (i, to_input) not in self._row:
             self._row[i, to_input] = self._of_row(i, to_input)
@@ -58,7 +58,7 @@ class Work:
         return total
 
     def rows(self, method: Method, norm: str, count: int) -> list[float]:
-        """The largest number of rows that start at each layer, in bounds of ``count`` functions of the output."""
+        """The largest number of rows that start at each layer when ``count`` functions of the output are bounded."""
         steps = self._steps
         result = [0.0] * len(steps)
         analysis = Analysis(steps, len(steps) - 1)

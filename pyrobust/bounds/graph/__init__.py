@@ -1,1 +1,1 @@
-"""The graph of a network: its nodes, how a module becomes one, and its evaluation."""
+"""The graph of a network: its nodes, its capture from a module, and its evaluation."""

@@ -1,4 +1,4 @@
-"""Analysis of a graph, done once: readers of a node, fused layers, and what is affine in the input."""
+"""Analysis of a graph, done once: readers of a node, fused layers, and the part that is affine in the input."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
-    """The readers of every node that is wanted or that a wanted node needs, listed once for each read.
+    """For every wanted node and every node that it needs, the list of its readers, with one entry for each read.
 
     Args:
         order: all nodes, each after its inputs.
-        wanted: some of them.
+        wanted: some of these nodes.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> y = Sum(name="y", shape=(2,), inputs=(x, x), signs=(1, 1))
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
 
 
 def origin(node: Node) -> Origin:
-    """Where the elements [size] of a node come from, through all ``Gather`` and ``Reshape`` that only moved them.
+    """Where the elements [size] of a node come from, traced back through every ``Gather`` and ``Reshape``.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> last = Gather(name="g", shape=(1,), inputs=(x,), index=torch.tensor([1]))
@@ -94,7 +94,7 @@ def origin(node: Node) -> Origin:
 
 
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
-    """For each element, the first that equals it or its negative for every input (int64 [size]), and the sign, ±1.
+    """For each element, the index of the first element that equals it up to sign for every input, and the sign, ±1.
 
     Only gathered elements, and sums and differences of two elements, are compared; None if no two are equal or
     opposite. The deployed forward pass rounds equal and opposite elements in the same way.
@@ -122,9 +122,9 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
-    """The nodes (from the output) that sum squares with weights and shifts ≥ 0, and the node that is squared.
+    """The nodes that compute a weighted sum of squares, from the output on, and the node that is squared.
 
-    None for a node that is not such a sum. A ReLU in the chain changes nothing.
+    None for a node that is not such a sum with weights and shifts ≥ 0. A ReLU among the nodes changes nothing.
     """
     chain = []
     while not (isinstance(node, Activation) and _power(node) == 2):
@@ -147,7 +147,7 @@ def _power(node: Activation) -> float | None:
 
 
 def seminorm(node: Node) -> tuple[list[Node], Node] | None:
-    """``squares_below`` of the node whose square root a node is; None if it is not a square root."""
+    """The result of ``squares_below`` for the argument of a square root; None if the node is not a square root."""
     return squares_below(node.inputs[0]) if isinstance(node, Activation) and _power(node) == 0.5 else None
 
 
@@ -166,7 +166,7 @@ EVERYTHING = (-math.inf, math.inf)
 
 
 def needs_interval_bounds(nodes: Iterable[Node]) -> bool:
-    """Whether intervals may be tighter than backward passes: with products of nodes, known ranges or partial functions.
+    """Whether intervals may be tighter than backward passes, due to products, known ranges or partial functions.
 
     A reciprocal or a root needs a range that is known to be positive.
     """
@@ -222,14 +222,14 @@ class Analysis:
         ]
 
     def repeats(self, i: int) -> list[int]:
-        """Return for each input of layer i how often the layer reads one of its elements at that position (≥ 1)."""
+        """Return, for each input position of layer i, the largest number of reads of one element there (≥ 1)."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool):
             return [1] * len(inputs)
         return [_largest(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
-        """The same, but counted over all positions at which the layer reads that input."""
+        """The same as ``repeats``, but counted over all positions that have the same input."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
             return self.repeats(i)

@@ -1,8 +1,8 @@
-"""Capture of a torch.nn.Module as a graph: torch.export traces it, lowering rules translate the calls to nodes.
+"""Capture of a torch.nn.Module as a graph: torch.export traces it, and lowering rules turn the calls into nodes.
 
 The module is traced in evaluation mode and with a batch of two, so that operations that mix
-examples are detected. Before the graph is used, its values are compared with the module's: on random inputs in batches
-of one, three, many and the example's size, with gradients, twice, and far outside [0, 1], and on the example.
+examples are detected. Before the graph is used, its values are compared with the module's on the example and on random
+inputs: in batches of one, three, many and the example's size, in repeated runs, with gradients, and far outside [0, 1].
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tens
     Args:
         model: its mode is restored afterwards.
         example_input: [B, ...], floating-point; its shape and dtype matter, and for a module without tensors its
-            device. Graph and module are compared on it, and in batches of its size B or, for a wide module, smaller
-            ones.
-        counterpart: maps a parameter, buffer or constant of the module to the tensor of its values in the graph.
+            device. Graph and module are compared on the example, and on batches of its size B or, for a wide module,
+            on smaller batches.
+        own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.

@@ -89,12 +89,12 @@ class Gather(Node):
 class Sort(Gather):
     """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair in the last input.
 
-    It is gathered from its first inputs, which compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b), so
-    that linear bounds pass through them. The pair also gives the node's range, often smaller than that of the first
-    inputs, and its Lipschitz constant: sorting increases no distance in any p-norm.
+    The node gathers its elements from its first inputs, which compute min(a, b) = a − relu(a − b) and max(a, b) = b +
+    relu(a − b), so that linear bounds pass through them. The pairs also give the node's range, often smaller than the
+    range of the first inputs, and its Lipschitz constant: sorting increases no distance in any p-norm.
 
     Attributes:
-        pairs: int64 [size, 2], the two elements of the last input; the same one twice if an element is only passed on.
+        pairs: int64 [size, 2], the two elements of the last input; an element that is only passed on is listed twice.
         larger: bool [size], whether the element is the larger of its pair.
     """
 
@@ -109,7 +109,7 @@ class Reshape(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sum(Node):
-    """The sum of its inputs, each times a sign, +1 or -1; all of the same shape."""
+    """The sum of its inputs, each times a sign, +1 or -1; all inputs have the same shape."""
 
     signs: tuple[int, ...]
 

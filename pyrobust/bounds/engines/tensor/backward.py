@@ -1,7 +1,7 @@
 """Backward passes of linear bounds, in packed rows, from a layer to the input (Zhang et al., 2018).
 
 A row is a linear function of one layer's neurons and belongs to one example. The rows of all examples lie one after the
-other, so that each step is one operation for all of them; for each row, it reads the relaxations of the row's example.
+other, so that each step is one operation for all rows; the operation reads, for each row, its example's relaxations.
 Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive fields; all
 other rows have coefficients for the whole layer.
 """
@@ -30,7 +30,7 @@ _BLOCK = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class NormBalls:
-    """Balls of radii epsilon [B] in a norm; ``center`` is the pair that coefficients are multiplied by."""
+    """Balls of radii epsilon [B] in a norm; ``center`` holds the constants by which coefficients are multiplied."""
 
     norm: str
     center: Pair
@@ -48,7 +48,7 @@ class FiniteSets:
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
         changes: [B], largest number of parts of an input that are not at their first point of the set.
-        error: [B, P·m], the rounding error of a row for a coefficient of 1.
+        error: [B, P·m], the rounding error that a coefficient of 1 causes in its row.
     """
 
     points: Tensor
@@ -103,8 +103,8 @@ class BackwardPass:
         arithmetic: the arithmetic that bounds hold for.
         relaxations: pairs and linear relaxations of the layers.
         underflow: the error that underflow can cause in a row: [B].
-        subset: the input set, where it is smaller than its box.
-        stop: whether to concretize at the ranges of activations, which gives interval bounds of the rows.
+        subset: the input set, if it is smaller than its box.
+        stop: whether to stop at activations and concretize over their ranges, which gives interval bounds of the rows.
     """
 
     network: Network
@@ -115,7 +115,10 @@ class BackwardPass:
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [R] of neurons [R] of layer i, affine or a product, each of one example; see ``Windows``."""
+        """Bounds (lower, upper) [R] of neurons [R] of layer i, which is affine or a product; see ``Windows``.
+
+        ``image`` [R] holds the example of each neuron.
+        """
         sign = torch.ones_like(neuron, dtype=torch.float64)
         bounds = self.from_units(i, image.repeat(2), neuron.repeat(2), torch.cat([sign, -sign]), windows)
         return bounds[: len(neuron)], -bounds[len(neuron) :]
@@ -129,7 +132,7 @@ class BackwardPass:
         windows: Windows,
         kept: dict[int, Tensor] | None = None,
     ) -> Tensor:
-        """Lower bounds [R] of neurons times signs [R], ±1; otherwise as in the methods for neurons and rows."""
+        """Lower bounds [R] of neurons times signs [R], ±1; other arguments as in ``from_neurons``."""
         layer = self.network.layers[i]
         if isinstance(layer.node, Product):
             start = units(neuron, sign, layer.node.shape, windows[i], layer.size)
@@ -146,7 +149,7 @@ class BackwardPass:
     def from_specification(self, image: Tensor, a: Tensor, kept: dict[int, Tensor] | None = None) -> Tensor:
         """Lower bounds [R] of specification rows a [R, size], whose memory is overwritten.
 
-        ``kept`` takes the coefficients of the input and of the layers with a relaxation, by layer.
+        ``kept`` receives the coefficients of the input and of each layer with a relaxation, by the layer's number.
         """
         output = self.network.output
         total = torch.zeros(len(a), dtype=torch.float64, device=a.device)

@@ -28,11 +28,11 @@ class Outward:
         self._tiny = self.TINY if sound else 0.0
 
     def up(self, a: Tensor) -> Tensor:
-        """At least the real number whose nearest float64 is a."""
+        """An upper bound of the real number that was rounded to a."""
         return a + (a.abs() * self._step + self._tiny)
 
     def down(self, a: Tensor) -> Tensor:
-        """At most the real number whose nearest float64 is a."""
+        """A lower bound of the real number that was rounded to a."""
         return a - (a.abs() * self._step + self._tiny)
 
     def rounding_error(self, size: Tensor) -> Tensor:
@@ -40,14 +40,14 @@ class Outward:
         return size * (8 * self._step) + self._tiny
 
     def gamma(self, n: int, roundoff: float = ROUNDOFF) -> float:
-        """At least (1 + u)^n − 1, for n roundings: n u / (1 − n u) (Higham, 2002, lemma 3.1); infinite for n u ≥ ¼."""
+        """Bound (1 + u)^n − 1, for n roundings, by n u / (1 − n u) (Higham, 2002, lemma 3.1); infinite for n u ≥ ¼."""
         x = n * roundoff
         if not self.sound or x == 0:
             return 0.0
         return x / (1 - x) * (1 + 2.0**-50) if x < 0.25 else float("inf")
 
     def underflow(self, operations: int) -> float:
-        """The total error of ``operations`` results below the smallest normal number."""
+        """The total error if ``operations`` results lie below the smallest normal number."""
         return operations * self._tiny
 
 

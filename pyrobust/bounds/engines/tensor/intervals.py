@@ -41,9 +41,9 @@ class Arithmetic:
 
 @dataclasses.dataclass
 class LayerRange:
-    """Ranges of the neurons of a layer, [B, size] each; ``sum`` is at least Σ|w|·|z| for affine layers, else None.
+    """Ranges of the neurons of a layer, [B, size] each; ``sum`` bounds Σ|w|·|z| for affine layers, else None.
 
-    ``undefined``, bool [B], says where the network may have no value; None if nowhere.
+    ``undefined``, bool [B], marks examples for which the network may have no value; None if there are none.
     """
 
     lower: Tensor

@@ -1,4 +1,4 @@
-"""Sums of products in float64 by direct algorithms only: matrix products, and convolutions around them.
+"""Sums of products in float64 by direct algorithms only: matrix products, and convolutions computed by them.
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS is
@@ -25,7 +25,7 @@ _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 def check_products(device: torch.device) -> None:
     """Raise ModelError where matrix products of float64 tensors may be emulated.
 
-    From CUDA 13.0 on, cuBLAS can be told by the environment to emulate them by products of integers, whose errors are
+    From CUDA 13.0 on, an environment variable can make cuBLAS emulate them by products of integers, whose errors are
     not multiples of the float64 roundoff; torch has no switch for this.
     """
     setting = os.environ.get(_EMULATION, "")
@@ -48,7 +48,7 @@ def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
 
 
 def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """The coefficients of a layer's input, in a window of it, from those in a window of the layer."""
+    """The coefficients of a layer's input in the window ``want``, from those of the layer in the window ``have``."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return a @ weight
@@ -65,7 +65,7 @@ def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) 
 
 
 def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """``backward`` of rows with one coefficient ±1: weights are put in place, without sums; neuron and sign are [R]."""
+    """``backward`` for rows with one coefficient, ±1: weights are copied, not summed; neuron and sign are [R]."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return weight[neuron] * sign.unsqueeze(1)

@@ -99,7 +99,7 @@ class Layer:
         return is_nonlinear(self.node)
 
     def fan_in(self, *, backward: bool) -> int:
-        """Number of products in the sum for a value or, with ``backward``, for a coefficient of an input."""
+        """Number of products that are summed for one value or, with ``backward``, for one coefficient of an input."""
         if isinstance(self.node, Conv2d):
             kernel = self.node.weight.shape[2:].numel()
             return self.weight.shape[1] * kernel if backward else self.weight.shape[2]
@@ -188,7 +188,7 @@ class Network:
                     self.layers[source].adds += times * layer.inputs.count(source)
 
     def representatives(self, i: int) -> tuple[Tensor, Tensor] | None:
-        """``representatives`` of layer i's neurons, on the network's device."""
+        """The result of ``representatives`` for layer i's neurons, on the network's device."""
         if i not in self._representatives:
             representative = representatives(self.layers[i].node)
             self._representatives[i] = (
@@ -199,5 +199,5 @@ class Network:
         return self._representatives[i]
 
     def input_adds(self, layer: Layer) -> int:
-        """Largest number of additions into one coefficient of a layer's inputs."""
+        """Largest number of additions to any one coefficient of a layer's inputs."""
         return max((self.layers[source].adds for source in layer.inputs), default=0)

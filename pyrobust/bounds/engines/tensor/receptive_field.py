@@ -28,7 +28,7 @@ class Window(NamedTuple):
         return cls(0, planes[1], 0, planes[2])
 
     def join(self, other: Window) -> Window:
-        """The smallest window that contains both."""
+        """The smallest window that contains both windows."""
         return Window(min(self.y0, other.y0), max(self.y1, other.y1), min(self.x0, other.x0), max(self.x1, other.x1))
 
     def within(self, planes: Planes) -> Window:
@@ -117,7 +117,7 @@ def tiles(neuron: Tensor, planes: Planes, each: int) -> tuple[Tensor, list[tuple
     Args:
         neuron: int64 [R], neurons of a layer [C, H, W].
         planes: shape of the layer.
-        each: neurons of a tile, if all are evenly spread; tiles are squares.
+        each: number of neurons in a tile, if the neurons are evenly spread; tiles are squares.
     """
     _, rows, columns = planes
     wanted = min(len(neuron) // each, rows * columns)

@@ -2,13 +2,13 @@
 
 A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes these errors:
 
-- at a sum of products: the computed coefficients are taken as exact, which is wrong by at most γ Σ|a w|, or, after
-  multiplication by the inputs, |a|·γ·Σ|w|m. The same holds for weights, biases and deployed sums that are not exact;
+- at a sum of products: the computed coefficients are taken as exact, an error of at most γ Σ|a w| or, after
+  multiplication by the inputs, |a|·γ·Σ|w|m. Inexact weights, biases and deployed sums are treated in the same way;
 - at a function, or a factor of a product: a times a slope is rounded, an error of at most |a|·u·|slope|·m; and
-- where several consumers add to one coefficient: one rounding for each addition.
+- where several consumers add to one coefficient: one rounding error for each addition.
 
-All these errors are subtracted from lower intercepts and added to upper ones, so that the backward pass is plain
-arithmetic; the rounding error of its own sums is a share of every intercept.
+All these errors are subtracted from lower intercepts and added to upper ones, so that the backward pass need not track
+them; a relative error of every intercept covers the rounding of the pass's own sums.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyrobust.bounds.graph.nodes import Activation, MaxPool, Scale
 
 
 class Pair(NamedTuple):
-    """The constants that coefficients are multiplied by: low for positive ones, high for negative ones; [B, size]."""
+    """The constants [B, size] that coefficients are multiplied by: low for positive, high for negative coefficients."""
 
     low: Tensor
     high: Tensor
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 class LayerRelaxation(NamedTuple):
     """lower_slope·z + low ≤ f(z) ≤ upper_slope·z + high: [B, size] each.
 
-    ``chosen``: for a maximum, the element of the window that z represents.
+    ``chosen``: for a maximum, the element of the window that serves as z.
     """
 
     lower_slope: Tensor
@@ -73,7 +73,7 @@ class Relaxations:
         self._share = out.gamma(2 * network.neurons + 64)
 
     def pair(self, i: int) -> Pair:
-        """The bias of an affine layer, minus and plus the error of the step."""
+        """The bias of an affine layer, minus and plus the error of its step of the backward pass."""
         if i not in self._pairs:
             self._pairs[i] = self._without_nan(self.with_rounding_error(*self._pair(i)))
         return self._pairs[i]
@@ -105,7 +105,7 @@ class Relaxations:
         return range(len(self._ranges))
 
     def choose_slopes(self, i: int, slopes: Tensor) -> Tensor:
-        """Choose the lower slopes [B, size] of a layer's neurons of ``free_slopes``; return the nearest valid ones."""
+        """Set the lower slopes [B, size] of the neurons of ``free_slopes``; return the slopes set, the nearest valid ones."""
         free = self.free_slopes(i)
         assert free is not None
         neurons, least, most = free
@@ -114,7 +114,7 @@ class Relaxations:
         return self._slopes[i]
 
     def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """The linear relaxations of a product in its first and in its second factor; their sum bounds it."""
+        """Linear relaxations in the first and in the second factor of a product; the sum of both bounds the product."""
         if i not in self._products:
             self._products[i] = self._product(i)
         return self._products[i]
@@ -138,7 +138,7 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """The rounding error of a row for a coefficient of 1, if inputs are also subtracted from each other."""
+        """The rounding error that a coefficient of 1 causes in its row, if inputs are also subtracted in pairs."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
@@ -282,16 +282,16 @@ class Plane(NamedTuple):
     c: Tensor
 
     def negative(self) -> Plane:
-        """The plane of the other sign."""
+        """The plane times −1."""
         return Plane(-self.p, -self.q, -self.c)
 
 
 def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, Plane]:
     """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
 
-    The planes of McCormick (1976), p = l_y, q = l_x and p = u_y, q = u_x below, and every plane between them, are
-    equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). The plane used is one of these
-    whose minimum on the box is that of x·y, with p or q equal to 0 or to either end.
+    The two planes of McCormick (1976) below x·y, p = l_y, q = l_x and p = u_y, q = u_x, and every plane between them,
+    are equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Among these planes, the
+    one used has the same minimum on the box as x·y, and its p or q is 0 or an end of its interval.
     """
     finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
     (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))

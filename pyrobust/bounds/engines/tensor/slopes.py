@@ -2,10 +2,10 @@
 
 Every line through zero with a slope in [0, 1] is a lower bound of an unstable ReLU, so each row may have slopes of its
 own. The ranges from which the relaxations are made stay fixed. The derivative of a row's bound with respect to the
-slope at a neuron with coefficient a > 0 is a·z, where z is the neuron's value at the row's minimiser: the input at
-which its linear bound is smallest, carried forward through the same relaxations. So one backward pass and one forward
-pass give the gradient of all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row
-is kept, so badly chosen slopes can only make bounds looser.
+slope at a neuron with coefficient a > 0 is a·z, where z is the neuron's value when the row's minimiser (the input at
+which the row's linear bound is smallest) is carried forward through the same relaxations. So one backward pass and one
+forward pass give the gradient of all rows. Every iterate is bounded by the sound backward pass, and the best bound of
+each row is kept, so badly chosen slopes can only make bounds looser, never unsound.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Slopes:
     square: Tensor
 
     def climb(self, gradient: Tensor, step: int, search: SlopeSearch) -> None:
-        """Take a step, from 1 on, in the direction of the gradient."""
+        """Take a step in the direction of the gradient; steps are numbered from 1."""
         (first, second), rate = search.moments, search.rate * search.decay ** (step - 1)
         self.mean.lerp_(gradient, 1 - first)
         self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
@@ -66,9 +66,10 @@ class SlopeSearching:
         """The best lower bounds [R] of rows, at least ``bounds``.
 
         Args:
-            bound: computes the bounds with the slopes that the backward pass has, and keeps coefficients.
+            bound: computes the bounds with the current slopes of the backward pass, and stores coefficients in its
+                argument.
             bounds: bounds known already.
-            decides: whether a row need not be improved once its bound is positive; default: ``decides`` of the query.
+            decides: whether a row is finished once its bound is positive; default: ``decides`` of the query.
         """
         search, query = self._search, self._query
         decides = query.decides if decides is None else decides

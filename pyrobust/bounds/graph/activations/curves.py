@@ -44,8 +44,8 @@ _HALVINGS = 60
 class Curve:
     """A function f of one variable, with three pieces (one or two may be empty), alternately convex and concave.
 
-    Its bounds round outward: values and slopes are float64, with errors of at most 128
-    roundings, as the floors below say.
+    Its bounds are rounded outward: they allow for errors of up to 128 roundings in the float64
+    values and slopes, see the floors below.
 
     Attributes:
         value: z → f(z) in differentiable torch operations.
@@ -155,12 +155,12 @@ def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxa
 
 
 class Touch(NamedTuple):
-    """An upper relaxation, and points of the concave pieces in which tangents bound the function.
+    """An upper relaxation, and the points of the concave pieces whose tangents bound the function.
 
     Attributes:
         slope: slope of the relaxation.
-        left: where it touches the function; it is a tangent if left = right, else a chord.
-        right: the other point where it touches, at least left.
+        left: where the relaxation touches the function; it is a tangent if left = right, else a chord.
+        right: the other point of contact, at least left.
         pieces: for each concave piece (begin, end, point, slope of the tangent); empty where begin ≥ end.
     """
 
@@ -196,7 +196,7 @@ class _Side:
         return self._valley() if self.curve.middle_convex == (self.sign > 0) else self._hill()
 
     def intercept(self, touch: Touch) -> Tensor:
-        """At least the maximum of F(z) − slope·z."""
+        """An upper bound of F(z) − slope·z."""
         curve, s = self.curve, touch.slope
         highest = torch.maximum(self._excess(self.l, self.at_l, s), self._excess(self.u, self.at_u, s))
         for point in curve.breaks:

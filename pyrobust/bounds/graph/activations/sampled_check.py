@@ -27,7 +27,7 @@ def check_bounds(
         name: the argument, for messages.
         forward: the operator.
         bounds: (l [n], u [n]) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), each [n].
-        exact: whether the bounds are rounded outward; if not, they are allowed a larger error and get no infinite ends.
+        exact: whether the bounds are rounded outward; if not, a larger error is allowed, and all ranges are finite.
 
     Raises:
         InputError: a value lies outside; the message names the range and the point.

@@ -27,11 +27,11 @@ class Rounding(Protocol):
     """Directed rounding, or none for unsound bounds, see ``pyrobust.bounds.engines.tensor.directed_rounding``."""
 
     def up(self, a: Tensor, /) -> Tensor:
-        """At least the real number whose nearest float64 is a."""
+        """An upper bound of the real number that was rounded to a."""
         ...
 
     def down(self, a: Tensor, /) -> Tensor:
-        """At most the real number whose nearest float64 is a."""
+        """A lower bound of the real number that was rounded to a."""
         ...
 
     def rounding_error(self, size: Tensor, /) -> Tensor:
@@ -150,7 +150,7 @@ def required(column: _T | None, node: Activation, what: str, engine: str) -> _T:
     """Return a part of a row.
 
     Raises:
-        ModelError: the row lacks it.
+        ModelError: the row lacks this part.
     """
     if column is None:
         raise ModelError(f"model: {node.name} has no {what}, which {engine} needs for the activation {node.function!r}")

@@ -27,7 +27,7 @@ def convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Node:
-    """Lower a convolution; a one-dimensional one gets height 1."""
+    """Lower a convolution; a one-dimensional convolution gets height 1."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     dimensions = len(z.shape) - 1

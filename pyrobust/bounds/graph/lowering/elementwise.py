@@ -239,16 +239,16 @@ def register_rule(
 
     The rule is trusted. Before it is added, it is compared with values of the operator at thousands of points, which
     finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16 roundings
-    of its value; it is refused if the float32 operator is found to have a larger error.
+    of its value; this semantics is refused if the float32 operator is found to have a larger error.
 
     Args:
         operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or your own operator, made with
             ``torch.library.custom_op``; it is called with a float32 or float64 tensor alone.
         rule: a `Curve`, or (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64
             arrays of the length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper
-            intercept and lower ≤ f(z) ≤ upper for all real z in [l, u]. It must round outward; l and u may be infinite.
-            It is called from several threads, one at a time. A function that has no value for some numbers must be a
-            `Curve` with a domain.
+            intercept and lower ≤ f(z) ≤ upper for all real z in [l, u]. The rule must round outward; l and u may be
+            infinite. Several threads call the rule, one at a time. A function that has no value for some numbers must
+            be a `Curve` with a domain.
         slope_range: (smallest, largest) derivative over all real numbers, rounded outward.
         differentiable: (l, u) → the same six values as tensors [B, ...] like l and u, in differentiable torch
             operations without directed rounding; l and u are finite.

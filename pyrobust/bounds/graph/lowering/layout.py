@@ -30,7 +30,7 @@ def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node
 
 
 def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Tensor]) -> Node:
-    """Return the elements of nodes and constants, rearranged by ``move``; zeros that it inserts have the number 0."""
+    """Return the elements of nodes and constants, rearranged by ``move``; the number 0 stands for an inserted zero."""
     return _node_of(lowering, parts, move(*_numbered(lowering, parts)))
 
 
@@ -115,12 +115,12 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Displaced:
-    """Elements whose first dimension is not the batch, or not the batch alone; later movements may put it back there.
+    """Elements whose first dimension is not the batch, or not the batch alone; later movements may restore the batch.
 
     Attributes:
         parts: the tensors that the elements come from.
         numbers: the elements' numbers in the traced batch, as from ``_numbered``.
-        error: what operators that need the batch first raise.
+        error: the error that operators raise if they need the batch first.
     """
 
     parts: tuple[Value, ...]
@@ -128,7 +128,7 @@ class Displaced:
     error: ModelError
 
     def numbers_in(self, lowering: Lowering, numbered: dict[Value, Tensor]) -> Tensor:
-        """The numbers of the same elements among more parts."""
+        """The numbers of these elements in the numbering ``numbered``, which may include more parts."""
         source_numbers = torch.cat([torch.zeros(1), *(t.flatten() for t in _numbered(lowering, self.parts))]).long()
         theirs = torch.cat([torch.zeros(1), *(numbered[operand].flatten() for operand in self.parts)]).double()
         table = torch.zeros(len(source_numbers), dtype=torch.float64)
@@ -147,7 +147,7 @@ def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Nod
 def rearranged(
     lowering: Lowering, z: Node | Displaced | Sequence[Node], move: Callable[..., Tensor]
 ) -> Node | Displaced:
-    """The result of a movement of elements that may begin or end with the batch in another dimension than the first."""
+    """The result of a movement of elements, before or after which the batch may not be the first dimension."""
     if isinstance(z, Displaced):
         return _in_place(lowering, z.parts, move(z.numbers))
     parts = (z,) if isinstance(z, Node) else z

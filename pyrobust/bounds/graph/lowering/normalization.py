@@ -1,7 +1,7 @@
 """Lowering rules of layers that normalise by their own input: softmax, attention, layer norm, group norm, norms.
 
-Each becomes a graph of sums, elementwise functions and products. No rule models the rounding of their fused kernels, so
-the graphs hold for real numbers only (``Node.deployable``).
+Each layer becomes a graph of sums, elementwise functions and products. No rule models the rounding of the layers' fused
+kernels, so the graphs hold for real numbers only (``Node.deployable``).
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def total(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = Fals
 
 @lowers(aten.cumsum.default)
 def running_sum(lowering: Lowering, z: Node, dim: int, *, dtype: torch.dtype | None = None) -> Node:
-    """The sum of the elements up to each one along a dimension."""
+    """The cumulative sum along a dimension."""
     if dim % (len(z.shape) + 1) == 0:
         raise lowering.unsupported("it mixes the examples of a batch")
     index = torch.arange(z.size).view(z.shape).movedim(dim % (len(z.shape) + 1) - 1, -1)

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a product of two tensors that depend on the input, or of one and a constant."""
+    """Lower a product of two tensors that depend on the input, or of one such tensor and a constant."""
     if isinstance(a, Node) and isinstance(b, Node):
         return product(lowering, a, b)
     return affine.multiply(lowering, a, b)
@@ -28,7 +28,7 @@ def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a quotient; where the range of a divisor contains 0, nothing is known."""
+    """Lower a quotient; where the range of a divisor contains 0, nothing is known of the result."""
     if not isinstance(b, Node):
         return affine.divide(lowering, a, b)
     return multiply(lowering, a, activation(lowering, b, "reciprocal"))
@@ -61,7 +61,7 @@ def product(lowering: Lowering, a: Node, b: Node) -> Node:
 
 
 def columns(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node:
-    """The elements of z in the layout [K, 1, P] of ``summed``, from a movement to [B, ..., K]."""
+    """The elements of z, which ``move`` brings to [B, ..., K], in the layout [K, 1, P] of ``summed``."""
     return moved(lowering, z, lambda t: _as_columns(move(t)))
 
 
@@ -76,7 +76,7 @@ def summed(
     bias: Constant | None = None,
     known: tuple[float, float] = (-math.inf, math.inf),
 ) -> Node:
-    """Σ_k weight_k·z_k + bias, [M, 1, P], of a node [K, 1, P], with weight [M, K], by default a row of ones."""
+    """The sums Σ_k weight_k·z_k + bias, [M, 1, P], for z [K, 1, P]; weight is [M, K], by default a row of ones."""
     matrix = Constant.of(torch.ones(1, z.shape[0])) if weight is None else weight
     return Conv2d(
         name=lowering.name,
@@ -94,7 +94,7 @@ def summed(
 
 @lowers(aten.matmul.default, aten.mm.default, aten.bmm.default)
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower a matrix product of two tensors that depend on the input, or of one and a constant."""
+    """Lower a matrix product of two tensors that depend on the input, or of one such tensor and a constant."""
     if not (isinstance(a, Node) and isinstance(b, Node)):
         return affine.matmul(lowering, a, b)
     ranks = len(a.shape), len(b.shape)
@@ -117,7 +117,7 @@ def added_matmul(lowering: Lowering, start: Value, a: Node, b: Node, *, beta: fl
 
 @lowers(aten.einsum.default)
 def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node:
-    """Lower a contraction of two tensors that depend on the input, or of one and at most one constant."""
+    """Lower a contraction of two tensors that depend on the input, or of one such tensor and at most one constant."""
     nodes = [operand for operand in operands if isinstance(operand, Node)]
     if len(nodes) < 2:
         return contraction.einsum(lowering, equation, operands)

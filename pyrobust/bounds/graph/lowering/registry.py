@@ -1,4 +1,4 @@
-"""The registry of lowering rules, which turn torch operators into graph nodes, and what the rules share."""
+"""The registry of lowering rules, which turn torch operators into graph nodes, and helpers of the rules."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 
 
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
-    """The operand of a pattern that ends in a call, the other calls replaced, and its numbers; None if no match.
+    """Match a call as the last of a pattern; return the operand, the pattern's other calls and its numbers, or None.
 
-    A call that is also used elsewhere does not match: its value is needed.
+    A pattern does not match if the value of one of its other calls is also used elsewhere.
     """
     operands: set[fx.Node] = set()
     inner: set[fx.Node] = set()

@@ -1,4 +1,4 @@
-"""Lowering rules of sorting, and of the larger and the smaller of two: compare-exchange steps on pairs, as ``Sort``."""
+"""Lowering rules of sorting, maxima and minima; comparisons of two elements become compare-exchange steps (``Sort``)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sort(lowering: Lowering, z: Node, dim: int = -1, descending: bool = False) -
 def stable_sort(
     lowering: Lowering, z: Node, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> list[Node | None]:
-    """The elements along a dimension in order; equal ones do not differ."""
+    """The elements along a dimension in order; stability does not change the values."""
     return sort(lowering, z, dim, descending)
 
 
