@@ -42,7 +42,7 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 
 
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
-    """Yield usual parameters other than the assumed ones; with ``pile``, only those whose maximum radius it can be.
+    """Yield usual parameters other than the assumed ones; with ``pile``, only those whose maximum radius it matches.
 
     Without a pile, candidates with another sigma keep the assumed n and alpha. Candidates with another formula change n
     and alpha only where nobody stated them.

@@ -110,7 +110,7 @@ class Fit:
         return self.score_without_piles - sum(pile.evidence for pile in self.piles)
 
     def row_scores(self) -> _Floats:
-        """Score of each row [N]; rows of equal radius share that radius's score, and rows of a pile its evidence."""
+        """Score of each row [N]; the score of a radius and the evidence of a pile are divided among their rows."""
         scores = np.where(self.attainable, self.gain / self.radii.count, _LOG_SPOILED)
         for pile in self.piles:
             equal = (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)

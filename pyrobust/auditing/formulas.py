@@ -1,8 +1,8 @@
 """Radii as functions of votes: the certificate of Cohen et al. (2019), and formulas that scripts use instead.
 
 A radius R obtained from k of n votes determines the tail 1 - p of the underlying probability p, and p determines k:
-each formula consists of these two inverse functions. Votes are real numbers here: a printed radius stands for an
-interval of votes, and the formula explains it if the interval contains an integer.
+each formula consists of these two functions. Votes are real numbers here: a printed radius stands for an interval of
+votes, and the formula explains the radius if the interval contains an integer.
 """
 
 from __future__ import annotations

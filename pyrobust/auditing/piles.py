@@ -46,7 +46,7 @@ class Pile:
 def find_piles(
     radius: _Floats, decimals: _Ints, count: _Ints, votes: tuple[_Ints, _Ints], limits: tuple[int, int], n: int
 ) -> list[Pile]:
-    """Find the distinct radii [D] with more rows than any binomial votes give.
+    """Find the distinct radii [D] that occur in more rows than binomial votes can explain.
 
     A radius stands for an interval of d vote counts. The numbers of rows at most d votes below and above this interval
     bound the number of rows with this radius. Radii that no votes give are never piles, nor are radii whose neighbours

@@ -308,7 +308,7 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
 
 
 def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
-    """Return examples for a model with this input dtype: float64 examples become float32 unless the model is float64."""
+    """Return examples for a model of this dtype: float64 examples become float32 unless the model is float64."""
     x = float_tensor(name, x, "verify_dataset", dtype)
     return x if dtype == torch.float64 or x.dtype != torch.float64 else exact_cast(name, x, torch.float32)
 

@@ -53,7 +53,7 @@ class EngineBounds:
         return cls.by(method, lower, -lower)
 
     def store(self, rows: slice, other: EngineBounds) -> None:
-        """Put the bounds of some sets in their places."""
+        """Store the bounds of the sets in ``part``."""
         self._own_numbers()
         for field in dataclasses.fields(self):
             vars(self)[field.name][rows] = vars(other)[field.name].cpu()

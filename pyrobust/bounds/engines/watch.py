@@ -78,7 +78,7 @@ class Watch:
         self._begun = self._last = time.monotonic()
 
     def tell(self, rows: Sequence[int], spared: Sequence[int], examples: int) -> bool:
-        """Set how many rows of each layer are done or not needed, and the number of examples done."""
+        """Record how many rows of each layer are done and how many are not needed, and how many examples are done."""
         self._rows, self._spared, self._done = rows, spared, examples
         return self._look()
 

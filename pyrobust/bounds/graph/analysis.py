@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
-    """For every wanted node and every node that it needs, the list of its readers, with one entry for each read.
+    """The readers of every wanted node and of all nodes that wanted nodes need, with one entry for each read.
 
     Args:
         order: all nodes, each after its inputs.
@@ -124,7 +124,7 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
     """The nodes that compute a weighted sum of squares, from the output on, and the node that is squared.
 
-    None for a node that is not such a sum with weights and shifts ≥ 0. A ReLU among the nodes changes nothing.
+    None for a node that is not such a sum with weights and shifts ≥ 0. A ReLU among the nodes has no effect.
     """
     chain = []
     while not (isinstance(node, Activation) and _power(node) == 2):
@@ -222,14 +222,14 @@ class Analysis:
         ]
 
     def repeats(self, i: int) -> list[int]:
-        """Return, for each input position of layer i, the largest number of reads of one element there (≥ 1)."""
+        """Return, for each input of layer i, how often its most-read element is read through this input (≥ 1)."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool):
             return [1] * len(inputs)
         return [_largest(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
-        """The same as ``repeats``, but counted over all positions that have the same input."""
+        """The same as ``repeats``, but reads are added up where a layer occurs several times among the inputs."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
             return self.repeats(i)

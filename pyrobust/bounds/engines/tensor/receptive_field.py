@@ -56,7 +56,7 @@ Windows = dict[int, Window | None]
 
 
 def windows_below(network: Network, i: int, window: Window | None) -> Windows:
-    """The windows of all layers below for rows that start in a window of layer i."""
+    """For rows that start in a window of layer i, their windows in all layers below it."""
     windows: Windows = {i: window}
     for j in range(i, -1, -1):
         if j not in windows:

@@ -73,7 +73,7 @@ class Relaxations:
         self._share = out.gamma(2 * network.neurons + 64)
 
     def pair(self, i: int) -> Pair:
-        """The bias of an affine layer, minus and plus the error of its step of the backward pass."""
+        """The bias of an affine layer, minus and plus the error of its step in the backward pass."""
         if i not in self._pairs:
             self._pairs[i] = self._without_nan(self.with_rounding_error(*self._pair(i)))
         return self._pairs[i]
@@ -105,7 +105,7 @@ class Relaxations:
         return range(len(self._ranges))
 
     def choose_slopes(self, i: int, slopes: Tensor) -> Tensor:
-        """Set the lower slopes [B, size] of the neurons of ``free_slopes``; return the slopes set, the nearest valid ones."""
+        """Set the lower slopes [B, size] of the neurons of ``free_slopes``, clamped to valid values; return them."""
         free = self.free_slopes(i)
         assert free is not None
         neurons, least, most = free
@@ -138,7 +138,7 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """The rounding error that a coefficient of 1 causes in its row, if inputs are also subtracted in pairs."""
+        """The rounding error that a coefficient of 1 causes in its row, if differences of inputs are also computed."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
@@ -291,7 +291,7 @@ def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, P
 
     The two planes of McCormick (1976) below x·y, p = l_y, q = l_x and p = u_y, q = u_x, and every plane between them,
     are equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Among these planes, the
-    one used has the same minimum on the box as x·y, and its p or q is 0 or an end of its interval.
+    one used has the same minimum on the box as x·y, and p or q is 0 or an end of its interval.
     """
     finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
     (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))

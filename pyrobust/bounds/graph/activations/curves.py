@@ -4,7 +4,7 @@ The slope of the upper relaxation is that of the concave envelope in the middle 
 area: the line is a chord, a tangent in the middle, or a tangent through an end of the range. Any slope s is sound,
 however it was found, because the intercept bounds the maximum of f(z) − s·z over the range. On a convex piece the
 maximum is at an end; on a concave piece it is bounded by the tangent at any point t: f(z) − s·z ≤ f(t) − s·t + (f'(t) −
-s)·(z − t). The lower relaxation is minus the upper one of −f.
+s)·(z − t). The lower relaxation is minus the upper relaxation of −f.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def check_slopes(forward: Callable[[Tensor], Tensor], slope_range: tuple[float, 
 
 
 def rounds_well(forward: Callable[[Tensor], Tensor], roundings: int) -> bool:
-    """Whether the operator in float32 is right to ``roundings`` roundings of its value at the sampled points."""
+    """Whether the operator's float32 error is at most ``roundings`` roundings of its value at the sampled points."""
     *_, z = _samples(infinite=False)
     z = z.float()
     value = forward(z.double())

@@ -115,7 +115,7 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Displaced:
-    """Elements whose first dimension is not the batch, or not the batch alone; later movements may restore the batch.
+    """Elements whose first dimension is not the batch, or not the batch alone; later movements may put the batch first.
 
     Attributes:
         parts: the tensors that the elements come from.
@@ -147,7 +147,7 @@ def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Nod
 def rearranged(
     lowering: Lowering, z: Node | Displaced | Sequence[Node], move: Callable[..., Tensor]
 ) -> Node | Displaced:
-    """The result of a movement of elements, before or after which the batch may not be the first dimension."""
+    """The result of a movement of elements; before and after it, the batch need not be the first dimension."""
     if isinstance(z, Displaced):
         return _in_place(lowering, z.parts, move(z.numbers))
     parts = (z,) if isinstance(z, Node) else z

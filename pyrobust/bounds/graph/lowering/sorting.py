@@ -1,4 +1,4 @@
-"""Lowering rules of sorting, maxima and minima; comparisons of two elements become compare-exchange steps (``Sort``)."""
+"""Lowering rules of sorting, maxima and minima; comparisons of pairs become compare-exchange steps (``Sort``)."""
 
 from __future__ import annotations
 
