@@ -89,7 +89,7 @@ def capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tens
         example_input: [B, ...], floating-point; its shape and dtype matter, and for a module without tensors its
             device. Graph and module are compared on the example, and on batches of its size B or, for a wide module,
             on smaller batches.
-        own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
+        counterpart: maps a parameter, buffer or constant of the module to the tensor of its values in the graph.
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
