@@ -290,8 +290,8 @@ def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, P
     """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
 
     The two planes of McCormick (1976) below x·y, p = l_y, q = l_x and p = u_y, q = u_x, and every plane between them,
-    are equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Of the plane halfway, those
-    with p = 0 or q = 0 and McCormick's two, the one with the largest minimum on the box is used.
+    are equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Of the plane halfway,
+    those with p = 0 or q = 0 and McCormick's two, the one with the largest minimum on the box is used.
     """
     finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
     (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))
