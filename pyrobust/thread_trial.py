@@ -1,9 +1,9 @@
-"""The number of threads for a small network's passes when other processes keep the machine busy.
+"""Choice of the number of threads for a small network's passes when other processes keep the machine busy.
 
 OpenMP's threads spin while they wait for each other. If another process occupies the processor of one thread, all
 others wait for that thread at the end of every parallel loop: a pass of a small network takes at least ten times as
-long as on one thread. If torch is not loaded yet, ``pyrobust.environment`` makes the threads sleep; this module is for
-all other programs.
+long as on one thread. If torch is not loaded yet, ``pyrobust.environment`` makes waiting threads sleep; this module is
+for programs whose threads spin.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _DECIDED: WeakKeyDictionary[object, tuple[float, bool]] = WeakKeyDictionary()
 
 
 class ThreadTrial:
-    """Times the first passes of a model, alternately on all threads and on one, and keeps the faster number.
+    """Times the first passes of a model, alternately on all threads and on one thread, and keeps the faster choice.
 
-    On a quiet machine, on a GPU, in sweeps (which record their threads), and if threads sleep while they wait, ``run``
-    only calls its function. Leaving the context restores torch's threads.
+    ``run`` measures no times on a quiet machine, on a GPU, in sweeps (which record their number of threads), or if
+    waiting threads sleep. Leaving the context restores torch's number of threads.
 
     >>> with ThreadTrial(torch.device("cpu")) as trial:
     ...     trial.run(lambda: torch.ones(2))
@@ -66,7 +66,7 @@ class ThreadTrial:
             torch.set_num_threads(self._all)
 
     def run(self, forward: Callable[[], Tensor]) -> Tensor:
-        """Run a pass, and time it if the number of threads is not decided yet; the next pass uses the other number."""
+        """Run a pass; until the number of threads is decided, time the pass and change the number for the next one."""
         if not self._deciding:
             return forward()
         alone = self._passes % 2
@@ -89,7 +89,7 @@ class ThreadTrial:
         return logits
 
     def settle(self, forward: Callable[[], Tensor]) -> None:
-        """Run passes, dropping their results, until the number is decided, for work whose passes share one number."""
+        """Run passes and drop the results until the number of threads is decided, for work that must not change it."""
         while self._deciding and not self._large:
             self.run(forward)
         if self._deciding:

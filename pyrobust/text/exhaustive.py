@@ -1,4 +1,4 @@
-"""Enumeration of all substitutions of a text: the exact distance, or the lowest margin."""
+"""Enumeration of all word substitutions in a text, to find the exact distance or the lowest margin."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .substitutions import Synonyms, WordConstraint
 class ExhaustiveSubstitution(WordAttack):
     """Try every combination of substitutes, those with the fewest changed words first.
 
-    Its distances are exact: a success changes the fewest words possible, and a failure shows that the classifier,
-    computing in batches, is right on every text of the product of the sets. It suits short texts, and serves to check
+    Its distances are exact: a success changes the fewest words possible, and a failure shows that the classifier, run
+    in batches, is right on every combination of substitutes. The enumeration suits short texts, and serves to check
     other attacks and certificates.
 
     Args:

@@ -21,18 +21,18 @@ Item = TypeVar("Item")
 class WordSubstitution(WordAttack):
     r"""Greedy word substitution with importance ranking, the scheme of TextFooler.
 
-    Jin, Jin, Zhou and Szolovits (2020), "Is BERT really robust?", algorithm 1: words are ranked by how much the
-    margin :math:`z_y - \max_{j \ne y} z_j` falls when the word is deleted; then, word by word in that order, the
-    substitute with the lowest margin is kept if it lowers the margin. The search stops at the first text that is
-    misclassified. For two classes, this is TextFooler's order by the probability of the label.
+    Jin, Jin, Zhou and Szolovits (2020), "Is BERT really robust?", algorithm 1: words are ranked by how much the margin
+    :math:`z_y - \max_{j \ne y} z_j` falls when the word is deleted; then, for each word in that order, the substitute
+    with the lowest margin is kept if it lowers the margin. The search stops at the first text that is misclassified.
+    For two classes, this order of the words equals TextFooler's, which uses the probability of the label.
 
-    It differs from TextFooler in the queries it spends: it ranks only words that have substitutes (and no words if
-    there is only one), and without a ``similarity`` it tries the substitutes of a word in the source's order only until
-    one succeeds.
+    The attack differs from TextFooler in its number of queries: it ranks only words that have substitutes (and skips
+    the ranking if only one word has any). Without a ``similarity``, it tries the substitutes of a word in the source's
+    order, and stops once one succeeds.
 
     Args:
-        model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
-            gradients; a ``torch.nn.Module`` runs in evaluation mode.
+        model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. The model
+            runs without gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
         constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They define the
             substitution sets, so a certificate of the same sets needs the same constraints.
@@ -49,8 +49,9 @@ class WordSubstitution(WordAttack):
         passes: visit all words this many times, or until a pass changes nothing.
         max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
         max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
-        at_once: number of a word's substitutes in one request. Texts under attack share batches in any case; a larger
-            number makes batches larger when texts are few, and spends queries beyond the first success.
+        at_once: number of a word's substitutes in one request. Requests for different texts share batches in any case;
+            a larger ``at_once`` enlarges the batches if few texts are attacked, but spends queries beyond the first
+            success.
         batch_size: largest number of texts in one call of the model.
 
     Raises:

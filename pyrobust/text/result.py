@@ -12,7 +12,7 @@ from pyrobust.frames import Tabular
 
 @dataclass(frozen=True)
 class WordAttackResult(Tabular):
-    """Outcomes of an attack on N texts, each attribute except ``targeted`` has one item for each text.
+    """Outcomes of an attack on N texts; each attribute except ``targeted`` has one item for each text.
 
     Attributes:
         originals: the texts.
@@ -67,7 +67,7 @@ class WordAttackResult(Tabular):
 
     @property
     def robust_accuracy(self) -> float:
-        """Share of all texts that were attacked in vain: classified correctly before and after; NaN for no texts."""
+        """Share of all texts that are classified correctly both before and after the attack; NaN for no texts."""
         return (sum(self.attacked) - sum(self.success)) / len(self) if len(self) else math.nan
 
     def _columns(self) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class WordSandwich(Tabular):
         )
 
     def shares(self, most: Sequence[int], alpha: float = 0.05) -> RobustnessShares:
-        """Shares of texts certified, attacked and undecided where at most given numbers of words are replaced.
+        """Shares of texts certified, attacked and undecided, for each given limit on the number of replaced words.
 
         Args:
             most: numbers of words, at least 0.
@@ -185,8 +185,8 @@ def word_sandwich(
         texts: N strings.
         y: labels [N].
         method: method of the bounds, see ``certify_words``.
-        semantics: "float32" for certificates of the deployed forward pass, by which the attack is judged in any case;
-            "real" for the network in exact arithmetic.
+        semantics: "float32" for certificates of the deployed forward pass, "real" for certificates of the network in
+            exact arithmetic. The attack is always judged by the forward pass.
         memory_limit: bytes that the bounds may use.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Searches over substitutions: counted and cached queries of a text classifier, in batches shared by texts."""
+"""Searches over substitutions: counted and cached queries of a text classifier, in batches that several texts share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Changes: TypeAlias = Mapping[int, str]
 
 
 class Request(NamedTuple):
-    """Texts that a search asks about, in a batch shared with other searches or in a batch of their own."""
+    """Texts whose logits a search requests, in a batch shared with other searches or in a batch of their own."""
 
     texts: Sequence[str]
     alone: bool = False
@@ -40,9 +40,9 @@ class TextLogits(NamedTuple):
 
 
 class TextMargin(NamedTuple):
-    """Margin and predicted class of a text; ``close`` where rounding in a batch may have decided the class.
+    """Margin and predicted class of a text; ``close`` says whether rounding in a batch may have decided the class.
 
-    The margin is the label's logit minus the largest other one, or, for a target, the largest other logit minus the
+    The margin is the label's logit minus the largest other logit or, for a target, the largest other logit minus the
     target's; it is infinite where no class is predicted.
     """
 
@@ -92,7 +92,7 @@ class TextQueries:
         return TextLogits(logits.double(), torch.finfo(logits.dtype).eps)
 
     def run(self, searches: Iterable[Query[Result]], batch_size: int) -> list[Result]:
-        """Advance searches together, so that their requests share batches; results in the order of the searches."""
+        """Advance searches together, with shared batches, and return their results in the order of the searches."""
         results: dict[int, Result] = {}
         active: list[tuple[int, Query[Result], Request]] = []
         unstarted = enumerate(searches)
@@ -169,7 +169,7 @@ class TextSearch:
         return "".join(pieces)
 
     def judge(self, texts: Sequence[str]) -> Query[list[TextMargin]]:
-        """Judge texts, sending each text once; if the remaining queries do not suffice, only the first texts."""
+        """Judge texts, sending each text once; judge only the first ones if too few queries remain for all texts."""
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._judged}
         sent = list(unknown)[: int(min(len(unknown), self._budget - self.queries))]
@@ -181,7 +181,7 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
-        """The judgement of a text, confirmed in a batch of one; None if the queries are spent."""
+        """The judgement of a text, if close confirmed in a batch of one; None if no query is left for this."""
         if not judgement.close:
             return judgement
         if self.queries >= self._budget:

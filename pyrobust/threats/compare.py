@@ -28,7 +28,7 @@ _STEP, _LEAST = 1.05, 1e-9
 
 @dataclass(frozen=True)
 class ThreatComparison:
-    """Success rates against two models, or of two attacks, on the behaviours that both have.
+    """Success rates against two models, or of two attacks, compared on the behaviours that they have in common.
 
     Attributes:
         first, second: names of the two models or attacks.
@@ -94,17 +94,17 @@ def compare_models(
     missing: Missing = "bounds",
     judge: str | None = None,
 ) -> ThreatComparisons:
-    """Compare the success rates against each pair of models on the behaviours that both have.
+    """Compare the success rates against each pair of models on the behaviours that both models have.
 
-    Attacks that write their own prompts send different ones to different models, so behaviours are paired, not prompts:
-    for each attack and kind of threat, a model's value of a behaviour is the mean over its prompts with this behaviour;
-    a behaviour's difference is the mean over the attacks that both models have. All behaviours have the same weight, so
-    the interval holds however many prompts they have. The interval is that of ``bounded_mean_interval``, with the error
-    rate (1 - confidence) divided by the number of pairs.
+    Attacks that write their own prompts send different prompts to different models, so behaviours are paired, not
+    prompts. For each attack and kind of threat, a model's value for a behaviour is the mean over its prompts with this
+    behaviour. The difference for a behaviour is the mean difference over the attacks that both models have. All
+    behaviours have the same weight, so the interval is valid for any number of prompts per behaviour. The interval is
+    that of ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the number of pairs.
 
-    The null hypothesis of the p-value is that the reported mean difference is 0. Where all behaviours differ by -1, 0
-    or 1, the p-value is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate
-    at which the interval leaves 0 out, rounded up by at most 5 %.
+    The null hypothesis of the p-value is that the reported mean difference is 0. If the difference for every behaviour
+    is -1, 0 or 1, the p-value is that of McNemar's exact test, as in ``metrics.paired_test``. Otherwise it is the
+    smallest error rate at which the interval excludes 0, rounded up by at most 5 %.
 
     Args:
         verdicts: as for ``threat_success_rate``.
@@ -138,7 +138,7 @@ def compare_attacks(
     missing: Missing = "bounds",
     judge: str | None = None,
 ) -> ThreatComparisons:
-    """Compare the success rates of each pair of attacks on the behaviours that both have, against the same models.
+    """Compare the success rates of each pair of attacks against the same models, on their common behaviours.
 
     Works as ``compare_models`` does, with the roles of ``group`` and ``model`` exchanged.
 

@@ -112,8 +112,8 @@ def factual_consistency(
 ) -> AnswerRate:
     """How often a model's answer stays the same when its question is paraphrased: 1 − ``answer_change_rate``.
 
-    It measures consistency alone: a model that is always wrong in the same way has 1. ``contradiction_rate`` compares
-    answers with facts.
+    The measure ignores correctness: a model that always gives the same wrong answer has a consistency of 1.
+    ``contradiction_rate`` compares answers with facts.
 
     Args:
         groups: as for ``answer_change_rate``.
@@ -138,9 +138,10 @@ def factual_consistency(
 def normalized_answer(text: str) -> str:
     """A text in lower case, without articles, surplus white space and the punctuation around words, for comparison.
 
-    SQuAD's comparison of answers (Rajpurkar et al., 2016) removes all punctuation; this one removes only what cannot
-    change an answer: signs, symbols and marks inside a word or number stay, and so do articles and punctuation of an
-    answer that has nothing else. In doubt it calls equal answers different, not different ones equal.
+    SQuAD's comparison of answers (Rajpurkar et al., 2016) removes all punctuation. This function keeps punctuation that
+    may change an answer: signs, symbols and marks inside a word or number. It also keeps the articles and punctuation
+    of an answer that consists of nothing else. In doubt, it treats equal answers as different rather than different
+    answers as equal.
 
     >>> normalized_answer("The  U.S. dollar!"), normalized_answer("-3.5 %"), normalized_answer("A")
     ('u.s dollar', '-3.5 %', 'a')

@@ -30,8 +30,8 @@ def evaluate_threat(
 ) -> ThreatVerdicts:
     """Send each prompt to a function, once per attempt, and judge the answers; everything is kept in memory.
 
-    For models behind a server, limits, parallel calls or runs that can be resumed after a kill, use inspect-ai:
-    ``threat_task``.
+    For models behind a server, for limits and parallel calls, and for runs that can be resumed after a kill, use
+    inspect-ai through ``threat_task``.
 
     Args:
         model: a function from a prompt, or the messages of a chat, to the answer; called with ``attempt=`` if it has an
@@ -86,7 +86,7 @@ def evaluate_threat(
 
 
 def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdicts:
-    """Have another judge judge the answers of a log; the attacked model is not asked, and the log stays as it is.
+    """Have another judge evaluate the answers of a log; the attacked model is not asked, and the log stays as it is.
 
     Args:
         log: a log of inspect-ai, or a run file of earlier versions; untrusted.

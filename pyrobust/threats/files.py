@@ -25,17 +25,17 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
     """Write verdicts atomically: as JSON Lines, or Parquet if the name ends in ``.parquet``.
 
     The first line of JSON Lines names the format and its version; each other line is one verdict, an object with the
-    columns of ``ThreatVerdict``. Parquet has the same columns and those of ``extras``, and needs pandas and pyarrow.
+    columns of ``ThreatVerdict``. A Parquet file has these columns and those of ``extras``; it needs pandas and pyarrow.
 
     Args:
-        verdicts: what to write.
-        path: the file. A file that this function wrote as JSON Lines may be overwritten, any other only with
+        verdicts: the table to write.
+        path: the file. A file that this function wrote as JSON Lines may be overwritten, any other file only with
             ``replace``.
         replace: whether to overwrite any file.
 
     Raises:
         InputError: the file exists.
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
         MissingExtraError: pandas or pyarrow is not installed.
 
     >>> import tempfile
@@ -88,7 +88,7 @@ def read_json_lines(path: Path) -> list[ThreatVerdict]:
 
 
 def read_parquet(path: Path) -> list[ThreatVerdict]:
-    """Read a Parquet file with columns of ``ThreatVerdict``; missing columns and texts get their defaults."""
+    """Read a Parquet file with columns of ``ThreatVerdict``; missing columns and missing texts get their defaults."""
     check_size(path)
     pandas = _pandas()
     try:

@@ -18,11 +18,11 @@ def word_attack_verdicts(
     """Convert the outcomes of a word substitution attack, one verdict for each text.
 
     Prompt and behaviour are the original text, and the judge is the classifier's prediction. A text that was not
-    attacked, because it is misclassified as it stands, is "unsubmitted", as in TextAttack's logs; the category is the
-    label, or the target of a targeted attack.
+    attacked, because it is misclassified without any change, is "unsubmitted", as in TextAttack's logs; the category is
+    the label, or the target of a targeted attack.
 
     Args:
-        result: of ``WordSubstitution(...).attack(texts, y)``.
+        result: the result of ``WordSubstitution(...).attack(texts, y)``.
         model: name of the classifier.
         group: name of the attack.
 

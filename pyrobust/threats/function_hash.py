@@ -1,4 +1,4 @@
-"""Identity of functions that are models or judges: their code, and the values that they hold."""
+"""Identity of functions that serve as models or judges: a hash of their code and of the values stored in them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _BUILT_IN = types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 
 
 def function_hash(function: Any) -> str:
-    """SHA-256 of a function's code and of the values that it holds, in hex; "" for built-in functions.
+    """SHA-256 of a function's code and of the values stored in it, in hex; "" for built-in functions.
 
-    Covers what ``code_hash`` covers; the byte code of lambdas and of functions without a source file (from an
-    interactive session or a notebook); and the numbers, texts, functions, tuples of these, and names of built-in
-    functions in its closure, its defaults and the arguments of ``functools.partial``. Not covered: objects and
-    containers that may change, such as lists, and variables that the function itself sets, since they may be counters
-    or logs.
+    The hash covers the code that ``code_hash`` covers, and the byte code of lambdas and of functions without a source
+    file (from an interactive session or a notebook). It also covers values in the function's closure, its defaults and
+    the arguments of ``functools.partial``: numbers, texts, functions, tuples of these, and the names of built-in
+    functions. It does not cover objects and containers that may change, such as lists, nor variables that the function
+    itself sets, since these variables may be counters or logs.
 
     Args:
         function: any callable.

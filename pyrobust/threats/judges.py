@@ -1,4 +1,4 @@
-"""Judges against labels: their sensitivity and specificity, and success rates from the labels alone."""
+"""Comparison of judges with labels: the judges' sensitivity and specificity, and success rates from labels alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LABELS: Final = 10**7
 def labelled_success_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95
 ) -> ThreatRates:
-    """Success rate according to people: that of the rows with a ``human_label``, which replaces the verdict.
+    """Success rate according to people, over the rows with a ``human_label``; this label replaces the verdict.
 
     The judge's errors do not influence this rate. The labelled answers have to be a random sample of the judged ones;
     where behaviours have several attempts, sample whole behaviours.

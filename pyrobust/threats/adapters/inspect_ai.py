@@ -68,15 +68,15 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
 
     The score of a sample is "C" where the threat succeeded, "I" where it failed and "N" where the judge said neither,
     so that `read_verdicts` reads the judge's verdicts from the log; the judge's own score is in the metadata. The
-    prompt is the sample's input; its behaviour, category and kind of threat are the sample's metadata of these names.
-    The metrics are the rate that ``threat_success_rate`` computes (the mean over samples of each one's share of
-    successful epochs, with behaviours as clusters), its interval and the number of missing verdicts. Samples that ended
-    in an error reach no metric: read the log for the rate that counts them.
+    prompt is the sample's input; its behaviour, category and kind of threat are read from the sample's metadata. The
+    metrics are the rate that ``threat_success_rate`` computes (the mean over samples of each sample's share of
+    successful epochs, with behaviours as clusters), the interval of this rate and the number of missing verdicts.
+    Samples that ended in an error do not enter the metrics; to count them, compute the rate from the log.
 
     Args:
-        judge: as ``evaluate_threat`` takes it. Where it calls a model of inspect-ai, a sample fails if the last try of
-            this call fails.
-        name: name of the scorer, and so of the judge in the log; the judge's own by default, with "-" for "/".
+        judge: as ``evaluate_threat`` takes it. If the judge calls a model of inspect-ai, and the last try of the call
+            fails, the sample fails.
+        name: name of the scorer, and so of the judge in the log; by default the judge's name, with "-" for "/".
         confidence: confidence level of the interval.
 
     Returns:

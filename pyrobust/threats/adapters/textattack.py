@@ -114,9 +114,10 @@ class _Broken:
 def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: str = "") -> ThreatVerdicts:
     """Verdicts of TextAttack's results, as `read_verdicts` reads them from its CSV log.
 
-    A successful attack is a success and a failed one a failure; a skipped text, which was misclassified before the
-    attack, was not attacked ("unsubmitted"); a maximized goal has no criterion of success ("unparsable"). Prompt and
-    behaviour are the original text; the score is the goal function's, and the category is the true label.
+    A successful attack is a success, and a failed attack is a failure. A skipped text was misclassified before the
+    attack, and so was not attacked ("unsubmitted"). A maximized result has a score but no criterion of success
+    ("unparsable"). Prompt and behaviour are the original text; the score is the value of the goal function, and the
+    category is the true label.
 
     Args:
         results: ``AttackResult`` objects, from ``Attack.attack`` or ``Attacker.attack_dataset``.
@@ -124,10 +125,10 @@ def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: 
         group: name of the attack.
 
     Returns:
-        A row for each result, in their order.
+        A row for each result, in the order of the results.
 
     Raises:
-        InputTypeError: a result is no ``AttackResult``.
+        InputTypeError: a result is not an ``AttackResult``.
 
     >>> attacker = textattack.Attacker(attack, dataset)  # doctest: +SKIP
     >>> verdicts_from_textattack(attacker.attack_dataset(), model="cnn", group="textfooler")  # doctest: +SKIP
@@ -164,7 +165,7 @@ def words_perturbed(result: Any) -> int:
         result: an ``AttackResult``.
 
     Raises:
-        InputTypeError: the result is no ``AttackResult``.
+        InputTypeError: the result is not an ``AttackResult``.
 
     >>> words_perturbed(attack.attack("A good film.", 1))  # doctest: +SKIP
     1
