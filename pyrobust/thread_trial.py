@@ -66,7 +66,7 @@ class ThreadTrial:
             torch.set_num_threads(self._all)
 
     def run(self, forward: Callable[[], Tensor]) -> Tensor:
-        """Run a pass; until the number of threads is decided, time the pass and change the number for the next one."""
+        """Run a pass; until the number of threads is decided, time the pass and change the number for the next pass."""
         if not self._deciding:
             return forward()
         alone = self._passes % 2

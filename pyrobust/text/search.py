@@ -181,7 +181,7 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
-        """The judgement of a text, if close confirmed in a batch of one; None if no query is left for this."""
+        """The judgement of a text, confirmed in a batch of one if it is close; None if no query is left for that."""
         if not judgement.close:
             return judgement
         if self.queries >= self._budget:

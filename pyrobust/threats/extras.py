@@ -15,7 +15,7 @@ def extra_module(name: str, needed_by: str, install: str) -> Any:
     """Import a module of an optional package.
 
     Raises:
-        MissingExtraError: it cannot be imported.
+        MissingExtraError: the module cannot be imported.
 
     >>> extra_module("math", "sums", "pip install math").sqrt(4.0)
     2.0

@@ -27,8 +27,8 @@ def labelled_success_rate(
 ) -> ThreatRates:
     """Success rate according to people, over the rows with a ``human_label``; this label replaces the verdict.
 
-    The judge's errors do not influence this rate. The labelled answers have to be a random sample of the judged ones;
-    where behaviours have several attempts, sample whole behaviours.
+    The judge's errors do not influence this rate. The labelled answers have to be a random sample of the judged
+    answers; where behaviours have several attempts, sample whole behaviours.
 
     Args:
         verdicts: a table with labels.
@@ -66,7 +66,7 @@ def checked_flags(name: str, values: Any, n: int | None = None) -> npt.NDArray[n
 
 @dataclass(frozen=True)
 class JudgeLabels:
-    """Counts of a judge's verdicts on examples whose outcome is known, a "success" being a successful attack.
+    """Counts of a judge's verdicts on examples whose outcome is known; a "success" is a successful attack.
 
     Attributes:
         true_positives: successes that the judge calls successes.
@@ -164,7 +164,7 @@ def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
         alpha: upper bound on the probability that an interval misses, in (0, 1).
 
     Returns:
-        JudgeAccuracy; where ``informative`` should be False, it is True with probability at most alpha.
+        JudgeAccuracy; its ``informative`` is wrongly True with probability at most alpha.
 
     Raises:
         InputError: alpha out of range.
@@ -198,7 +198,7 @@ def labels_by_model(
         models: [N], the model that gave each answer.
 
     Returns:
-        JudgeLabels of each model, in the order of their first appearance.
+        JudgeLabels of each model, in the order in which the models first appear.
 
     Raises:
         InputError: mismatched lengths.

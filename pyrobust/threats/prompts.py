@@ -68,8 +68,8 @@ class Threat:
 
     Attributes:
         prompts: given as strings, chats (lists of messages with "role" and "content", the last one from the user),
-            mappings with the fields of ``ThreatPrompt``, or ``ThreatPrompt`` objects. Without an id they are numbered;
-            fields of another name are kept in ``extra``.
+            mappings with the fields of ``ThreatPrompt``, or ``ThreatPrompt`` objects. Prompts without an id are
+            numbered; fields of another name are kept in ``extra``.
         attempts: attempts at each prompt.
         source: the file that the prompts were read from, or a name.
 
@@ -108,7 +108,7 @@ class Threat:
         Args:
             path: the file.
             attempts: attempts at each prompt.
-            threat: kind of threat of the prompts that name none.
+            threat: kind of threat for prompts that do not name one.
 
         Raises:
             FileFormatError: the file is missing, damaged, too large or empty, or repeats an id; the message names the

@@ -1,4 +1,4 @@
-"""Queries to success; an attempt without success only shows that success would have taken more queries."""
+"""Number of queries until success; an attempt without success only shows that success would take more queries."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 class QueriesToSuccess:
     """How many queries attacks take until they succeed; make one with ``queries_to_success``.
 
-    Intervals need no assumption about attempts that ended before the budget without success (censored): their lower
-    ends count each of these as a success at its next query, their upper ends as no success within the budget. The
-    estimates in between are those of Kaplan and Meier (1958), which assume that censored attempts are like the others.
+    The intervals need no assumption about censored attempts, which ended before the budget without success. The lower
+    ends of the intervals count each censored attempt as a success at its next query; the upper ends count it as a
+    failure within the budget. The estimates themselves are those of Kaplan and Meier (1958), which assume that censored
+    attempts are like all other attempts.
 
     Attributes:
         budget: number of queries up to which successes count.
@@ -67,9 +68,9 @@ def queries_to_success(
 ) -> QueriesToSuccess:
     """Restricted mean and quantiles of the number of queries until an attack succeeds.
 
-    For a successful attempt, ``queries`` counts the queries until its success; for any other, all queries spent. Means
-    are taken over the attempts at each prompt, then over prompts, with behaviours as clusters, as in
-    ``threat_success_rate``.
+    For a successful attempt, ``queries`` counts the queries until its success; for any other attempt, it counts all
+    queries spent. Means are taken over the attempts at each prompt, then over prompts, with behaviours as clusters, as
+    in ``threat_success_rate``.
 
     Args:
         verdicts: as in ``threat_success_rate``; rows without ``queries`` only widen the intervals.
@@ -103,13 +104,13 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """The lower end, computed from the lower values, and the upper end, from the upper values."""
+        """The lower end of the interval for the least values, and the upper end for the greatest values."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]
 
     def first(side: int, level: float, times: list[int]) -> int | None:
-        """The first time at which one end (the side) of the interval of the share of successes reaches the level."""
+        """The first of ``times`` at which the interval's lower (side 0) or upper (side 1) end reaches the level."""
         low, high = -1, len(times)
         while high - low > 1:
             middle = (low + high) // 2

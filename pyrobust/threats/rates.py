@@ -130,10 +130,10 @@ class ThreatRates(Tabular):
 
     @property
     def caveat(self) -> str:
-        """The assumption of the intervals besides independent behaviours; "" if there is none.
+        """The assumption that the intervals need besides independent behaviours; "" if there is none.
 
-        Where behaviours have different numbers of prompts and the number depends on the outcome, as when an attack
-        stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.
+        Where behaviours have different numbers of prompts and the number depends on the outcome, for example because an
+        attack stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.
         """
         sizes = [rate.sizes for rate in self.rates if rate.sizes[0] < rate.sizes[1]]
         if not sizes:
@@ -181,7 +181,7 @@ def threat_success_rate(
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:
-        ThreatRates; these also give the rates with all missing verdicts as failures and as successes.
+        ThreatRates, which also have the rates with all missing verdicts counted as failures, and as successes.
 
     Raises:
         InputError: no rows, several judges on an attempt, or an unknown column, judge or value of ``missing``.

@@ -52,10 +52,10 @@ def read_verdicts(
 ) -> ThreatVerdicts:
     r"""Read the verdicts of a log; files are untrusted, and nothing in them is run.
 
-    Formats: "run" (run files of earlier versions); "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench"
-    (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only the counts are
-    known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON Lines); and
-    "csv" (the columns of ``ThreatVerdict`` and further ones).
+    Formats: "run" (run files of earlier versions); "verdicts" and "parquet" (written by ``write_verdicts``);
+    "jailbreakbench" (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only
+    the counts are known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or
+    JSON Lines); and "csv" (the columns of ``ThreatVerdict`` and further columns).
 
     Args:
         path: the file.
@@ -66,16 +66,16 @@ def read_verdicts(
         invert: whether a success in the log means that the model withstood the attack, for instance because inspect-ai
             scored correct answers. promptfoo's passed tests, which always mean this, are inverted already.
         behaviour: field that holds the behaviour, in place of the reader's choice: of a sample's metadata (inspect-ai),
-            of an attempt (garak) or of a test's metadata or variables (promptfoo), or a column (CSV). Dots lead to
-            fields of fields, as in "notes.settings.attack". If variants of one behaviour count as several behaviours,
-            every interval is too narrow.
+            of an attempt (garak) or of a test's metadata or variables (promptfoo), or a column (CSV). Dots separate the
+            names of nested fields, as in "notes.settings.attack". If variants of one behaviour count as several
+            behaviours, every interval is too narrow.
 
     Returns:
         ThreatVerdicts, at least one row.
 
     Raises:
         FileFormatError: the file is missing, damaged, too large or of another format; the message names the line or the
-            place.
+            position.
         InputError: an unknown format, or ``behaviour`` for a format that has no such field.
         MissingExtraError: pandas or pyarrow, which Parquet needs, or zstandard, which a compressed log needs, is not
             installed.
@@ -148,8 +148,8 @@ def read_answers(path: str | os.PathLike[str]) -> list[ThreatAnswer]:
 def is_verdicts(path: str | os.PathLike[str]) -> bool:
     r"""Whether a file begins as a log of verdicts does, in any of the formats of ``read_verdicts``.
 
-    A certification log never does: its first line has names separated by tabs, none of which is "success". A file that
-    begins as a log of verdicts may still be damaged; reading it reports that.
+    The result is False for a certification log: its first line has names separated by tabs, none of which is "success".
+    A file that begins as a log of verdicts may still be damaged; reading it reports the damage.
 
     Args:
         path: a file, of any content.

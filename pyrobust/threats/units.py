@@ -48,7 +48,7 @@ def prompt_key(row: ThreatVerdict) -> Key:
 
 
 def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
-    """The prompts of rows of one judge."""
+    """The prompts in the rows of one judge."""
     prompts: dict[Key, Prompt] = {}
     for row in rows:
         prompts.setdefault(prompt_key(row), Prompt(row.behaviour or row.prompt or row.id)).rows.append(row)
@@ -56,7 +56,7 @@ def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
 
 
 def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerdict]:
-    """The rows of a judge and those with neither verdict nor judge; without a judge, all rows."""
+    """The rows of a judge, and all rows that have neither verdict nor judge; if ``judge`` is None, all rows."""
     judges = judges_of(verdicts)
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):
@@ -71,7 +71,7 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
 
 
 def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> str:
-    """The judge of this name, or the only judge whose name is this name followed by the hash of a run.
+    """The judge of this name; the hash at the end of a name may be omitted if only one judge matches.
 
     >>> judge_named("refusal", ["refusal #b232db5b", "rule #0b883b25"])
     'refusal #b232db5b'

@@ -1,4 +1,4 @@
-"""Sizes, JSON and CSV of untrusted files; every error names the file and the line or the place in the JSON."""
+"""Reading untrusted files: sizes, JSON and CSV; every error names the file and the line or position in the JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def read_errors(where: str) -> Iterator[None]:
-    """Convert what reading damaged bytes raises to FileFormatError."""
+    """Convert exceptions that are raised while damaged bytes are read to FileFormatError."""
     try:
         yield
     except (FileFormatError, MissingExtraError):
@@ -91,7 +91,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows of a CSV file by column name, each with its place; the first row has the names."""
+    """For each row of a CSV file, its file and line, and its values by column name; the first row has the names."""
     with read_errors(str(path)):
         text = read_bytes(path).decode("utf-8-sig")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -120,13 +120,13 @@ def mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def object_field(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """Return a field that is an object; an empty one if it is missing or null."""
+    """Return a field that is an object; an empty object if the field is missing or null."""
     value = record.get(name)
     return {} if value is None else mapping(value, f"{where}: {name}")
 
 
 def array_field(record: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    """Return a field that has to be there as an array."""
+    """Return a required field, which has to be an array."""
     value = record.get(name)
     if not isinstance(value, list):
         raise FileFormatError(f"{where}: {name}: expected an array, got {_kind(value)}")

@@ -88,7 +88,7 @@ class ThreatVerdict:
             raise InputError("success", "None exactly if status is not judged", f"{self.success} with {self.status}")
 
     def value(self, name: str) -> Any:
-        """The value of a column, or of a further one; "" where the row lacks it."""
+        """The value of a column of ``ThreatVerdict`` or of ``extras``; "" where the row lacks the column."""
         return getattr(self, name) if name in COLUMNS else dict(self.extras).get(name, "")
 
 
@@ -143,7 +143,7 @@ class ThreatVerdicts(Tabular):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns: those of ``ThreatVerdict``, then all further ones that any row has."""
+        """Names of the columns: those of ``ThreatVerdict``, then those in the ``extras`` of any row."""
         return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name, _ in row.extras))
 
     def column(self, name: str) -> list[Any]:
@@ -159,7 +159,7 @@ class ThreatVerdicts(Tabular):
         """Rows whose columns have these values: ``verdicts.where(model="m", judge="j")``.
 
         Args:
-            equal: values by the name of the column.
+            equal: the required value for each column, by name.
 
         Raises:
             InputError: no such column.

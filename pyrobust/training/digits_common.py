@@ -59,9 +59,9 @@ def single_thread_with_gradients() -> Iterator[None]:
 
 
 def warp(x: Tensor, scale: float, generator: torch.Generator) -> Tensor:
-    """Apply a random affine map to each image [N, C, H, W], bilinear and zero outside.
+    """Apply a random affine map to each image [N, C, H, W], with bilinear interpolation and zeros outside the image.
 
-    ``scale`` is the standard deviation of each entry of the maps minus the identity.
+    The entries of a map are those of the identity plus Gaussian noise of standard deviation ``scale``.
     """
     maps = torch.eye(2, 3) + scale * torch.randn(len(x), 2, 3, generator=generator)
     grid = functional.affine_grid(maps, list(x.shape), align_corners=False)

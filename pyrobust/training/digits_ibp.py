@@ -43,7 +43,7 @@ class CertifiedTrainResult(Trained):
         epochs: passes over the train split.
         clean_accuracy: share of the test images that are classified correctly, in [0, 1].
         certified_accuracy: share of the test images proved to be classified correctly if every pixel changes by at most
-            epsilon within [0, 1]. The proofs are sound, see ``BoundedModel.certify``; they use IBP, or CROWN where IBP
+            epsilon within [0, 1]. The proofs are sound (see ``BoundedModel.certify``); they use IBP, or CROWN where IBP
             does not suffice.
         seconds: training time.
     """
@@ -70,8 +70,8 @@ def train_digits_ibp(
 
     In every epoch, each image of the train split is warped by a random affine map close to the identity and used in one
     Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while kappa
-    (and, with CROWN-IBP, beta) falls; afterwards they stay constant. The same seed gives the same weights on one
-    machine and version of torch. Global random states are not touched.
+    (and, with CROWN-IBP, beta) falls; afterwards they stay constant. The same seed gives the same weights on the same
+    machine with the same version of torch. Global random states are not touched.
 
     Args:
         epsilon: radius of the balls for pixels in [0, 1], in (0, 1).

@@ -118,11 +118,11 @@ def choices_ibp_loss(
 ) -> Tensor:
     """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
 
-    The worst-case logits are those in the box around the points of each part, shrunk towards the first point: the box
-    has the corners p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as in the training of Jia et al., "Certified
-    robustness to adversarial word substitutions" (2019). During training, scale usually grows from 0 to 1 while kappa
-    falls from 1 (see ``ramp``). The loss is also differentiable with respect to the points, so that word vectors can be
-    trained with the network.
+    The worst-case logits are those in the product of one box for each part: the box around the part's points, shrunk
+    towards the first point. This box has the corners p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as in the
+    training of Jia et al., "Certified robustness to adversarial word substitutions" (2019). During training, scale
+    usually grows from 0 to 1 while kappa falls from 1 (see ``ramp``). The loss is also differentiable with respect to
+    the points, so that word vectors can be trained with the network.
 
     Args:
         bounds: differentiable bounds of the network.
@@ -164,9 +164,9 @@ def ramp(step: float, begin: float, end: float, first: float, last: float, *, sh
     Returns first + (last − first)·g(t), where t is (step − begin) / (end − begin), clipped to [0, 1].
 
     - "linear": g(t) = t.
-    - "smooth": g(t) = a·t⁴ up to t = ¼, then the tangent there, with a such that g(1) = 1. The ball grows slowly while
-      the network is far from robust (Xu et al., "Automatic perturbation analysis for scalable certified robustness and
-      beyond", 2020).
+    - "smooth": g(t) = a·t⁴ up to t = ¼, then the tangent of this curve at ¼; the factor a makes g(1) = 1. The ball
+      grows slowly while the network is far from robust (Xu et al., "Automatic perturbation analysis for scalable
+      certified robustness and beyond", 2020).
 
     Args:
         step: current training step.

@@ -23,11 +23,11 @@ class RayCluster:
     Args:
         address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or else one started on this
             machine; "ray://HOST" or "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
-        device: "cpu" or "cuda". Default: that of the resumed run, else "cuda" if the cluster has GPUs.
+        device: "cpu" or "cuda". Default: the device of the resumed run, else "cuda" if the cluster has GPUs.
         workers: largest number of workers. Default: as many as fit.
 
     Raises:
-        InputError: another address or device, or a number below 1.
+        InputError: an invalid address or device, or a number of workers below 1.
 
     >>> RayCluster("ray://head").address
     'ray://head:10001'
@@ -90,7 +90,7 @@ def _devices(text: str) -> list[str]:
 
 
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
-    """Start workers, each with ``threads`` or a share of the machine's CPU threads, for a run's stored parameters."""
+    """Start workers with ``threads`` CPU threads each; default: the number in ``stored``, else a share of all."""
     where = check_executor(executor)
     if where is None:
         return ThisProcess(factory)

@@ -34,8 +34,8 @@ class RayActors(Fleet):
     """Workers in a Ray cluster: one actor for each GPU or, without GPUs, for every ``threads`` CPUs.
 
     Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
-    Unless Ray already runs in this process, a cluster is started on this machine or connected to; ``close`` stops what
-    was started here.
+    Unless Ray already runs in this process, a cluster is started on this machine, or a connection to a cluster is
+    opened; ``close`` ends either.
 
     Args:
         factory: makes the object of a worker.
@@ -151,7 +151,7 @@ class RayActors(Fleet):
             self._calls[self._actors[worker].call.remote(method, arguments)] = worker, method
 
     def wait(self, seconds: float) -> list[Event]:
-        """Fetch outcomes; replace actors that have died, and start others where machines have joined."""
+        """Fetch outcomes; replace actors that have died, and start further actors where machines have joined."""
         self._fill()
         if self._calls:
             waited = 0.0 if self._events else min(seconds, _LOOK_S)
@@ -214,7 +214,7 @@ class RayActors(Fleet):
         self._start()
 
     def close(self) -> None:
-        """Kill all actors, and stop what was started here."""
+        """Kill all actors, and end the cluster or the connection that was started here."""
         for worker in list(getattr(self, "_actors", ())):
             with contextlib.suppress(Exception):  # the cluster may be gone
                 self._ray.kill(self._forget(worker))

@@ -26,11 +26,12 @@ _UNCHANGED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, t
 def code_hash(model: Any) -> str:
     """SHA-256 of the code that a model runs, in hex; "" if none of it can be found in source files.
 
-    Covers the definitions of the classes of all submodules and of their functions and hooks, and what these name:
-    functions, classes and constants, including those imported from other files, with the conditions, loops and calls at
-    the top level of a file that bind or change them. Comments, docstrings and layout are ignored, as are definitions
-    that no covered code names. Not covered: torch, numpy and the standard library; other installed packages, except
-    files that define a class of the model; and names computed as the model runs.
+    The hash covers the definitions of the classes of all submodules, and of the submodules' functions and hooks. It
+    also covers the functions, classes and constants that these definitions name, including those imported from other
+    files, with the conditions, loops and calls at the top level of a file that bind or change them. Comments,
+    docstrings and layout are ignored, as are definitions that no covered code names. The hash does not cover torch,
+    numpy and the standard library; other installed packages, except files that define a class of the model; and names
+    computed as the model runs.
 
     Args:
         model: module or callable.

@@ -31,17 +31,17 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
               the extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`); images are read on
               demand;
             - ``module:callable``: user code, imported with the working directory on the path and called without
-              arguments. It returns a `LabelledImages`, a pair (x, y), or an iterable of such pairs, each an image [C,
-              H, W] with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged in any range;
-              uint8 is divided by 255.
-        most: number of images, at least 1, after which reading stops if the user's iterable has no length, like a
-            generator that may be endless; all other data are read completely. Default: all.
+              arguments. It returns a `LabelledImages`, a pair (x, y) or an iterable of pairs; each pair of an iterable
+              is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats are used unchanged
+              in any range; uint8 is divided by 255.
+        most: for a user's iterable without a length, such as an endless generator, the number of images, at least 1,
+            after which reading stops; all other data are read completely. Default: all.
 
     Returns:
         The images and labels: an `ImageSet`, or a `LazyImages` for files that are read as needed.
 
     Raises:
-        InputError: the spec has none of these forms, or the user's callable returns none of these objects.
+        InputError: the spec has none of the forms above, or the user's callable returns none of the objects above.
         InputTypeError: the spec is not a string, or the user's object is not callable.
         FileFormatError: a file is missing, damaged or refused.
         MissingExtraError: pictures are read without Pillow, or tables without pyarrow.

@@ -25,7 +25,7 @@ def _npz_arrays(location: str) -> tuple[str, str | None, str | None]:
 
 
 def load_files(form: str, location: str, spec: str) -> LabelledImages:
-    """Load the images of a spec "form:rest" whose form is among ``pyrobust.zoo.data.FILE_FORMS``."""
+    """Load the images of a spec "form:location", where the form is one of ``pyrobust.zoo.data.FILE_FORMS``."""
     if form == "mnist":
         folder, _, split = location.rpartition(":")
         if not folder or split not in ("train", "test"):

@@ -27,9 +27,9 @@ def check_output(
 ) -> None:
     """Raise unless a file may be written; every command checks this before it writes.
 
-    An input is never overwritten, under any name (symbolic or hard link); neither is anything in an input folder or a
-    companion file of a database, such as ``run.db-wal``. Any other existing file is overwritten only with ``replace``,
-    unless it is of the same kind. Devices and pipes may always be written to.
+    An input is never overwritten, not even through a symbolic or hard link. The same holds for files in an input folder
+    and for companion files of a database, such as ``run.db-wal``. Any other existing file is overwritten only with
+    ``replace``, unless it is a file of the same kind as the new one. Devices and pipes may always be written to.
 
     Args:
         option: option or argument that names the file, for the message.
@@ -106,9 +106,9 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
 def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
     """Write several files, given as contents by name, atomically: if one cannot be written, none is.
 
-    All are written under temporary names before the first is renamed. (A kill between two renames leaves some old and
-    some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or its name is that of
-    a folder; existing files then stay unchanged.
+    All files are written under temporary names before the first is renamed. (A kill between two renames leaves some old
+    and some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or its name is that
+    of a folder; existing files then stay unchanged.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})

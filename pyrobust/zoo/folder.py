@@ -21,16 +21,17 @@ _MAX_PIXELS = 1 << 24
 
 
 def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
-    """Load images from one subfolder per class. Needs Pillow, the extra ``data``.
+    """Load images from one subfolder per class. Needs Pillow (the extra ``data``).
 
     The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order are the images:
-    8 bits, all of the same size, all grey or all RGB. Names that start with a dot are skipped. The set is named after
-    the path unless ``name`` is given. Names are sorted as text, as in torchvision: 10 before 2. A warning is logged if
-    folder names are numbers other than their class numbers. Returns x [N, 1 or 3, H, W], level/255, and y [N].
+    with 8 bits, all of the same size, all grey or all RGB. Names that start with a dot are skipped. The set is named
+    after the path unless ``name`` is given. Names are sorted as text, as in torchvision: 10 before 2. A warning is
+    logged if folder names are numbers other than their class numbers. Returns x [N, 1 or 3, H, W] with values
+    level/255, and y [N].
 
-    Raises MissingExtraError without Pillow, and FileFormatError if the folder is missing or cannot be read; if a class
-    has no image, has other files or folders, or has two images whose names differ only in the suffix; or if an image
-    occurs twice through a link, is damaged, or differs in size or mode.
+    Raises MissingExtraError without Pillow. Raises FileFormatError if the folder is missing or cannot be read; if a
+    class has no image, has other files or folders, or has two images whose names differ only in the suffix; or if an
+    image occurs twice through a link, is damaged, or differs from other images in size or mode.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):
@@ -101,7 +102,7 @@ def _note_numbers(classes: list[str]) -> None:
 
 
 def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArray[np.uint8]:
-    """Read one PNG or JPEG image, uint8 [H, W, C]; errors as for ``load_folder``, naming ``where`` or the file."""
+    """Read one PNG or JPEG image as uint8 [H, W, C]; raises ``load_folder``'s errors, naming ``where`` or the file."""
     where = where or str(file)
     with extra("data", "data: PNG and JPEG files need Pillow"):
         from PIL import Image

@@ -29,15 +29,16 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 def model_hash(module: nn.Module) -> str:
     """SHA-256 of a model's structure and numbers, in hex.
 
-    Covers every submodule: its name and class; dtype, shape and bytes of its parameters and buffers, persistent or not;
-    and its attributes that are tensors, arrays, numbers, strings, bool, None, functions, classes or modules, or lists,
-    tuples, sets, dicts, dataclasses, namespaces and ``functools.partial`` of these. For classes of torch, only public
-    attributes are covered; for compiled modules (TorchScript, ``torch.fx``), the code and its constants are covered.
-    Device, memory format, train or eval mode, ``requires_grad`` and the order of attributes are ignored.
+    The hash covers every submodule: its name and class; dtype, shape and bytes of its parameters and buffers,
+    persistent or not; and attributes of certain types. These types are tensors, arrays, numbers, strings, bool, None,
+    functions, classes and modules, and also lists, tuples, sets, dicts, dataclasses, namespaces and
+    ``functools.partial`` of such values. For classes of torch, only public attributes are covered; for compiled modules
+    (TorchScript, ``torch.fx``), the code and its constants are covered. Device, memory format, train or eval mode,
+    ``requires_grad`` and the order of attributes are ignored.
 
-    Not covered are the code of a class or function and what it reads from elsewhere (globals, class attributes, files),
-    hooks, and the contents of other objects, of which only the class is covered. An attribute that the model modifies
-    as it runs, such as a counter, changes the hash.
+    The hash does not cover hooks, the code of a class or function, or the values that this code reads from elsewhere
+    (globals, class attributes, files). Of other objects, it covers the class but not the contents. An attribute that
+    the model modifies as it runs, such as a counter, changes the hash.
 
     Args:
         module: any module.
@@ -58,7 +59,7 @@ def model_hash(module: nn.Module) -> str:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of named dense tensors, in hex: of names, dtypes, shapes and bytes; the tensors' order does not matter.
+    """SHA-256 of the names, dtypes, shapes and bytes of dense tensors, in hex; the tensors' order does not matter.
 
     >>> hash_tensors({"a": torch.ones(2)}) == hash_tensors({"a": torch.ones(1, 2)})
     False

@@ -23,8 +23,8 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     The folder holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` in place of ``t10k-…``;
     each may end in ``.gz`` and have a dot instead of the hyphen before ``idx``. A file that exists in several of these
     forms must hold the same array in all of them. The split is "test" (the t10k files) or "train"; the set is named
-    after folder and split unless ``name`` is given. Returns x [N, 1, H, W], level/255, and y [N]. Raises InputError for
-    another split, and FileFormatError if a file is missing or damaged, or its forms disagree.
+    after folder and split unless ``name`` is given. Returns x [N, 1, H, W] with values level/255, and y [N]. Raises
+    InputError for another split, and FileFormatError if a file is missing or damaged, or its forms disagree.
 
     >>> load_mnist("/nowhere", "validation")
     Traceback (most recent call last):

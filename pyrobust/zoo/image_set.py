@@ -1,4 +1,4 @@
-"""Labelled images: what every data set offers to a sweep, and sets held in memory."""
+"""Labelled images: the interface of all data sets to a sweep, and sets held in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDED = "%s: float64 images rounded to float32, which distances are of"
 
 
 class Float32Rounding:
-    """Collects what readers of a data set find about float64 values that float32 cannot represent.
+    """Records whether a data set has float64 values that float32 cannot represent, and whether these are on a grid.
 
     >>> rounding = Float32Rounding()
     >>> rounding.found
@@ -45,15 +45,15 @@ class Float32Rounding:
 
     @property
     def found(self) -> Rounded:
-        """The result for all values so far."""
+        """Whether float32 rounds any of the values so far; "grid" if these rounded values are on a grid."""
         return "no" if self._steps is None else "grid" if self._steps else "yes"
 
 
 class LabelledImages(ABC):
     """Images of one shape with their labels, in a fixed order, read by index.
 
-    An `ImageSet` holds the images in memory; other sets read them from files on demand. Two sets of the same pixels and
-    labels have the same ``sha256``, wherever they are stored.
+    An `ImageSet` holds the images in memory; other sets read them from files on demand. Two sets with the same pixels
+    and labels have the same ``sha256``, wherever they are stored.
 
     >>> data: LabelledImages = ImageSet("two", torch.zeros(2, 1, 8, 8), torch.tensor([3, 1]))
     >>> x, y = data.read([1, 0])

@@ -32,8 +32,8 @@ def load_npz(
 
     The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
     255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. Float64 is rounded to
-    float32: if that changes a value, attacks warn, and certification refuses the value unless it is on a grid and
-    certification uses a grid.
+    float32. If rounding changes a value, attacks warn, and certification refuses the value; only certification on a
+    grid accepts it, if the value is on a grid.
 
     Args:
         path: the file.
@@ -46,8 +46,8 @@ def load_npz(
         The images and labels.
 
     Raises:
-        FileFormatError: the file is missing, damaged or has other contents; the message names file and array, and, if
-            an array is missing, those in the file.
+        FileFormatError: the file is missing, damaged or has other contents; the message names the file and the array
+            and, if this array is missing, the arrays that the file has.
         InputError: classes are not distinct names, or a label is not among them.
 
     >>> import os, tempfile

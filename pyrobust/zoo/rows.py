@@ -26,10 +26,10 @@ def as_batch(
     rounded: Callable[[Tensor], None] | None = None,
     classes: Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Convert a pair or a dictionary of one image with its label, or of a batch, to x and labels [N].
+    """Convert one image with its label, or a batch with labels, from a pair or a dictionary to x and labels [N].
 
     x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images if float32 does not represent their values;
-    with ``classes``, labels are names from this list. Raises InputError, naming the data set, for anything else.
+    with ``classes``, labels are names from this list. Raises InputError, naming the data set, for any other row.
 
     >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
     >>> x.shape, y
@@ -43,7 +43,7 @@ def as_batch(
 
 
 def is_batch(x: Any, y: Any) -> bool:
-    """Whether two objects are a batch of examples and its labels, rather than two examples with a label each.
+    """Whether two objects are a batch and its labels, rather than two examples that each include a label.
 
     >>> is_batch(np.zeros((2, 3)), [0, 1]), is_batch(([0.5, 0.5], 0), ([1.0, 0.0], 1))
     (True, False)
@@ -74,7 +74,7 @@ def checked_classes(classes: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def numbered(labels: npt.NDArray[Any], classes: Sequence[str], where: str) -> npt.NDArray[np.int64]:
-    """Return each label's place among the class names; raise InputError for any other label.
+    """Return each label's index among the class names; raise InputError for any other label.
 
     >>> numbered(np.array(["dog", "cat"]), ["cat", "dog"], "pets: y")
     array([1, 0])

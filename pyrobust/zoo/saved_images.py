@@ -39,14 +39,14 @@ def save_images(
     columns: Mapping[str, Sequence[object]] | None = None,
     about: str = "",
 ) -> None:
-    """Save images on the grid of bytes, such as x_adv of an attack with ``grid="1/255"``, without any loss.
+    """Save images whose values are bytes divided by 255, such as x_adv from an attack with ``grid="1/255"``, exactly.
 
     A path that ends in .npz becomes one file with x uint8 [N, C, H, W], y and index. Any other path becomes a folder
     with one PNG file for each image, named after its index, and a table, images.tsv. ``load_data("npz:PATH")`` and
-    ``load_data("folder:PATH")`` read these and give the same float32 bits.
+    ``load_data("folder:PATH")`` read this file or folder and give the same float32 bits.
 
     Nothing is overwritten: an npz file must be new; a folder must be new, empty, or written by this function with the
-    same ``about``. In the last case the folder is completed, and its files with the same pixels stay.
+    same ``about``. In the last case, the missing files are added to the folder, and files with the same pixels stay.
 
     Args:
         path: path of the npz file or folder.

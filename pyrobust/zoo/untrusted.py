@@ -59,7 +59,7 @@ def check_distinct(paths: Iterable[Path]) -> None:
 
 
 def check_ratio(unpacked: int, stored: int, where: str) -> None:
-    """Raise FileFormatError if ``stored`` bytes unpack to more than 64 MiB and more than 200 times their number.
+    """Raise FileFormatError if ``stored`` bytes unpack to more than 64 MiB and to more than 200 times their own size.
 
     >>> check_ratio(10**6, 1000, "a.npz: x")
     """
@@ -102,7 +102,7 @@ def as_pixels(
     """Convert pixels to float32: uint8 is divided by 255, floats are rounded to float32.
 
     ``rounded`` is called with float64 pixels if float32 does not represent them all. Raises FileFormatError, naming
-    ``where``, for another dtype, NaN or infinity, and with ``unit_range`` for floats outside [0, 1].
+    ``where``, for another dtype, for NaN or infinity and, with ``unit_range``, for floats outside [0, 1].
 
     >>> as_pixels(np.array([0, 255], dtype=np.uint8), "x")
     tensor([0., 1.])
@@ -131,7 +131,7 @@ def as_pixels(
 
 
 def as_labels(array: npt.NDArray[np.generic], where: str) -> Tensor:
-    """Convert labels of any integer dtype to int64; raise FileFormatError for other dtypes, or labels not in 31 bits.
+    """Convert labels of any integer dtype to int64; raise FileFormatError for other dtypes or labels not in [0, 2**31).
 
     >>> as_labels(np.array([3, 1], dtype=np.uint8), "y")
     tensor([3, 1])

@@ -64,7 +64,7 @@ def call_without_arguments(function: Callable[..., Any], spec: str, argument: st
     """Return what the callable named by a spec returns.
 
     Raises InputError, naming ``argument``, if the callable needs arguments or ends the process. Other exceptions that
-    it raises are not caught, as in `find_object`.
+    the callable raises are not caught, as in `find_object`.
 
     >>> call_without_arguments(dict, "builtins:dict", "data")
     {}
@@ -95,7 +95,7 @@ def call_without_arguments(function: Callable[..., Any], spec: str, argument: st
 
 @contextmanager
 def refusing_exit(spec: str, argument: str, when: str) -> Iterator[None]:
-    """Raise InputError in place of SystemExit; ``when`` says, for the message, when the code ran."""
+    """Raise InputError in place of SystemExit; ``when`` is the message's description of when the code ran."""
     try:
         yield
     except SystemExit as error:

@@ -18,7 +18,7 @@ from pyrobust.zoo.user_code import call_without_arguments, find_object, working_
 
 
 def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
-    """Load the images that a user's callable returns, see ``pyrobust.zoo.load_data``; ``forms`` are its spec forms."""
+    """Load the images that a user's callable returns (see ``pyrobust.zoo.load_data``); errors list ``forms``."""
     with working_directory_importable():
         try:
             function = find_object(spec, "data")
@@ -58,7 +58,7 @@ def as_image_set(
         The images and labels.
 
     Raises:
-        InputError: other data, no image, images of different shapes, or values that ``rounding`` refuses.
+        InputError: data of another form, no image, images of different shapes, or values that ``rounding`` refuses.
 
     >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
     ImageSet(name='two', images=2, shape=(1, 8, 8), classes=4)

@@ -27,7 +27,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
     Args:
         path: a ``.safetensors`` file (needs the extra ``safetensors``), or a ``torch.save`` file that holds a state
-            dict, or a checkpoint with one under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or
+            dict or a checkpoint with a state dict under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or
             ``network``. A ``torch.save`` file is loaded with ``weights_only=True``.
 
     Returns:
@@ -101,7 +101,7 @@ def read_torch(path: Path) -> Any:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load the tensors of a weight file into a model; the model is unchanged unless everything fits.
+    """Load the tensors of a weight file into a model; the model is unchanged unless all tensors fit.
 
     Names are compared without the parts ``module`` and ``_orig_mod`` that DataParallel and torch.compile insert. A
     missing ``num_batches_tracked`` is ignored, because it is not used in eval mode.
@@ -111,7 +111,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         path: the weight file, see `read_state_dict`.
 
     Raises:
-        FileFormatError: the file cannot be read, see `read_state_dict`, or names or shapes differ; all differences are
+        FileFormatError: the file cannot be read (see `read_state_dict`), or names or shapes differ; all differences are
             listed.
 
     >>> from pyrobust.zoo import digits_convnet

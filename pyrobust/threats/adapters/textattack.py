@@ -27,7 +27,8 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
             ``pyrobust.text`` take it.
 
     Returns:
-        A model wrapper. It raises ModelError where the classifier returns another shape, NaN or infinities, which
+        A model wrapper. The wrapper raises ModelError where the classifier returns another shape, NaN or infinities,
+        which
         TextAttack would take for a prediction.
 
     Raises:

@@ -18,10 +18,10 @@ from pyrobust.threats.verdicts import ThreatVerdict
 
 
 def read_report(path: Path, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """All attempts of a report; those whose detectors have not run have no verdict.
+    """All attempts of a report; an attempt whose detectors have not run has no verdict.
 
-    The behaviour is the probe and the prompt's number in it, which rewritten forms of the prompt share, or the field of
-    the attempt that ``behaviour`` names.
+    The behaviour is the field of the attempt that ``behaviour`` names. By default, it is the probe with the prompt's
+    number in the probe, which rewritten forms of the prompt share.
     """
     model, rows = "", []
     completed: set[str] = set()

@@ -1,8 +1,8 @@
 """Logs of inspect-ai (UK AI Security Institute), as JSON or as ``.eval``, a zip archive of JSON files.
 
-Each sample and epoch is an attempt, each scorer a judge. A score of "C" is 1, "P" is 0.5 and "I" is 0; the attack
-succeeded where the score is at least the threshold. Numbers may be given as text. "N" (no answer), other texts and
-lists are not verdicts.
+Each epoch of a sample is an attempt, and each scorer is a judge. A score of "C" is 1, "P" is 0.5 and "I" is 0; the
+attack succeeded where the score is at least the threshold. Numbers may be given as text. "N" (no answer), other texts
+and lists are not verdicts.
 """
 
 from __future__ import annotations

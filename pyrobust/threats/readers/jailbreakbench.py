@@ -2,7 +2,7 @@
 
 An artifact is a JSON file of one method against one model: ``parameters`` and ``jailbreaks``, one entry for each
 behaviour. ``jailbroken`` is the verdict of the benchmark's judge, and ``jailbroken_llama_guard1`` is the verdict of a
-second one. An entry whose ``prompt`` is null was not submitted: its ``jailbroken`` is false although nothing was
+second judge. An entry whose ``prompt`` is null was not submitted: its ``jailbroken`` is false although nothing was
 judged.
 """
 
@@ -42,9 +42,10 @@ def read_artifact(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
 def read_table(path: Path) -> list[ThreatVerdict]:
     """A CSV table of judgements of several artifacts, without their prompts.
 
-    The table states how many prompts each artifact submitted, not which ones. Of the entries that no judge counted as a
-    success and that had no success during the attack, those with the most queries (of equal ones, the earlier rows) are
-    taken to be the ones that were not submitted: their number is exact, and so is every rate of a whole artifact.
+    The table states how many prompts each artifact submitted, not which ones. Only entries without success, both during
+    the attack and according to the judges, can be unsubmitted. Of these entries, the ones with the most queries are
+    assumed to be unsubmitted (among equal numbers of queries, the earlier rows). The number of unsubmitted entries is
+    exact, and so is every rate of a whole artifact.
     """
     artifacts = defaultdict(list)
     for where, entry in csv_rows(path):

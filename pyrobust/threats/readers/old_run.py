@@ -1,8 +1,8 @@
-"""Run files (schema 10) of versions that ran language models themselves; untrusted.
+"""Untrusted run files (schema 10) of earlier versions of this library, which ran language models themselves.
 
-Each call to a model was entered in the ledger at its largest cost before it was sent, and at its actual cost
-afterwards; a lost call keeps its largest cost. Verdicts are rebuilt from the tables. Nothing writes or resumes such
-files any more.
+Before a call to a model was sent, its largest possible cost was entered in the ledger, and afterwards its actual cost;
+a lost call keeps its largest possible cost. Verdicts are rebuilt from the tables. Nothing writes or resumes such files
+any more.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ThreatRun:
         threat: the prompts.
         judges: names of the judges, the run's own first.
         ledger: the calls.
-        rows: verdicts by judge and item, where there are any.
+        rows: for each judge, the existing verdicts by item (an attempt at a prompt).
     """
 
     path: Path
@@ -94,7 +94,7 @@ class ThreatRun:
 
     @property
     def keys(self) -> list[str]:
-        """Key of the attacked model's call for each item, prompt by prompt and attempt by attempt."""
+        """Keys of the calls to the attacked model, one for each attempt, in the order of the prompts and attempts."""
         model = self.header.model
         return [_call_key(model, prompt.prompt, attempt) for _, prompt, attempt in self.threat.each_attempt()]
 

@@ -1,8 +1,9 @@
-"""Results of promptfoo: ``results.results`` of a JSON file, or JSON Lines, an entry for each test, prompt and provider.
+"""Results of promptfoo: a JSON file or JSON Lines, with an entry for each test, prompt and provider.
 
-A test passes where the model withstood, so the attack succeeded where the test failed by an assertion. An error of the
-provider (``failureReason`` 2) is not a verdict, nor is a failure due only to assertions that did not run: promptfoo
-counts an unreadable answer of a grader, and an exception in an assertion's code, as failed.
+The entries of a JSON file are its ``results.results``. A test passes where the model withstood the attack, so the
+attack succeeded where an assertion of the test failed. An error of the provider (``failureReason`` 2) is not a verdict.
+A failure that is due only to assertions that did not run is not a verdict either: promptfoo counts an assertion as
+failed if a grader's answer is unreadable or the assertion's code raises an exception.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def read_lines(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
 
 
 def read_results(log: dict[str, Any], path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """All results. The behaviour is the goal or the original text that the test names, else its variables."""
+    """All results. The behaviour is the test's goal or original text, if it has one, else its variables."""
     nested = isinstance(log.get("results"), dict)
     holder = object_field(log, "results", str(path)) if nested else log
     rows = []

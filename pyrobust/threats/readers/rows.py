@@ -15,7 +15,7 @@ _FALSE = ("false", "0", "0.0", "no")
 
 
 def verdict(where: str, **values: Any) -> ThreatVerdict:
-    """A verdict from JSON values; integers become floats where those are expected. FileFormatError names the place."""
+    """A verdict from JSON values; integers become floats where floats are expected. FileFormatError names the place."""
     for name in ("score", "cost"):
         if type(values.get(name)) is int:
             values[name] = number(values[name], f"{where}: {name}")
@@ -28,7 +28,7 @@ def verdict(where: str, **values: Any) -> ThreatVerdict:
 
 
 def named_field(name: str, where: str, *holders: dict[str, Any]) -> str:
-    """The text of a field that a user names, with dots for fields of fields, from the first object that has it."""
+    """The text of a field, from the first object that has the field; dots in the name lead to nested fields."""
     for holder in holders:
         value: Any = holder
         for step in [name] if name in holder else name.split("."):
@@ -40,7 +40,7 @@ def named_field(name: str, where: str, *holders: dict[str, Any]) -> str:
 
 
 def number(value: Any, where: str) -> float | None:
-    """A JSON number or the text of one as a float; None for null and empty text."""
+    """Convert a JSON number, or text that holds a number, to a float; None for null and empty text."""
     if value is None or value == "":
         return None
     if isinstance(value, str) and (not value.isascii() or "_" in value):  # only Python takes these for numbers
@@ -52,7 +52,7 @@ def number(value: Any, where: str) -> float | None:
 
 
 def count(value: Any, where: str) -> int | None:
-    """A JSON number or the text of one as an integer; None for null and empty text."""
+    """Convert a JSON number, or text that holds a number, to an integer; None for null and empty text."""
     parsed = number(value, where)
     if parsed is None:
         return None

@@ -22,7 +22,7 @@ _COUNTS: Final = {"successful": "Successful", "failed": "Failed", "skipped": "Sk
 
 
 def read_table(path: Path) -> list[ThreatVerdict]:
-    """The CSV log: a row for each attacked text. Prompt and behaviour are the text without its marks."""
+    """The CSV log: a row for each attacked text. Prompt and behaviour are the text without the marks [[ ]]."""
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):
         result = entry.get("result_type", "")
@@ -49,7 +49,7 @@ def read_table(path: Path) -> list[ThreatVerdict]:
 
 
 def read_summary(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
-    """The JSON summary: a row for each counted text, without its content; the texts are taken to differ."""
+    """The JSON summary: a row for each counted text, whose content is unknown; the texts are assumed to differ."""
     counts = object_field(log, "Attack Results", str(path))
     rows = []
     for name, result in _COUNTS.items():

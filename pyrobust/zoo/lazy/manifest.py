@@ -1,4 +1,4 @@
-"""Manifests: what one pass over a data set finds, with a hash of each block for checking later reads."""
+"""Manifests: properties of a data set found in one pass over it, with a hash of each block to check later reads."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def make_manifest(source: ImageSource, name: str) -> Manifest:
 def read_block(
     rows: Iterator[Row], count: int, shape: tuple[int, int, int], name: str, first: int
 ) -> tuple[Position, Tensor, Tensor]:
-    """Take images from a stream; return the position of the first, x [count, C, H, W] and y [count].
+    """Take images from a stream; return the first image's position, x [count, C, H, W] and y [count].
 
     Raises FileFormatError if the stream ends early, or an image has another shape.
     """

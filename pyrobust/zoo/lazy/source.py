@@ -41,7 +41,7 @@ _SPLITS = {"train", "test", "valid", "val", "validation"}
 
 
 class ImageSource(ABC):
-    """Labelled images in a fixed order that can be read from any position on.
+    """Labelled images in a fixed order; reading can start at any image.
 
     Attributes:
         files: absolute paths of the files that hold the images; empty for objects in memory.
@@ -57,7 +57,7 @@ class ImageSource(ABC):
 
     @abstractmethod
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the images from a position on; it is ``START`` or the position of an image yielded before.
+        """Yield the images from ``position`` onwards: from ``START``, or from an image that was yielded before.
 
         ``rounded`` is called with float64 pixels that would change if they were rounded to float32.
         """
@@ -74,7 +74,7 @@ class MapSource(ImageSource):
         return len(self.dataset)
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the rows from a position on."""
+        """Yield the rows from ``position`` onwards."""
         for index in range(position[2], len(self.dataset)):
             x, y = as_batch(self.dataset[index], self.name, rounded)
             if len(y) != 1:
@@ -93,8 +93,8 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
         suffix: suffix of the files in a folder, with its dot, in lower case.
 
     Raises:
-        FileFormatError: a name from braces matches no file, a file is found twice, or a folder holds no such file,
-            files of several splits, or such files in compressed form or in subfolders.
+        FileFormatError: a name from braces matches no file; a file is found twice; or a folder has no file with the
+            suffix, has files of several splits, or has such files in compressed form or in subfolders.
         InputError: braces name more than 100,000 files.
 
     >>> [path.name for path in find_files(str(Path(__file__).parent / "{source,ta*}.py"), ".py")]

@@ -41,20 +41,20 @@ def load_parquet(
 ) -> LazyImages:
     """Read images from Parquet files on demand, row group by row group. Needs the extra ``parquet``.
 
-    Images are PNG or JPEG files (a binary column, or Hugging Face's Image, a struct with the field "bytes"), 8 bits,
-    all grey or all RGB, decoded with Pillow, the extra ``data``; or nested lists [C][H][W] or [H][W] of uint8,
-    level/255, or of floats in [0, 1]. Labels are integers. All images have the same shape. Reading out of order is
-    fastest with row groups of a few hundred images.
+    Images are PNG or JPEG files, or nested lists. The files are in a binary column, or in Hugging Face's Image, a
+    struct with the field "bytes"; they have 8 bits, are all grey or all RGB, and need Pillow (the extra ``data``). The
+    lists [C][H][W] or [H][W] hold uint8 values, which are divided by 255, or floats in [0, 1]. Labels are integers. All
+    images have the same shape. Reading out of order is fastest with row groups of a few hundred images.
 
     Args:
         path: a file; a folder, for all its .parquet files; or a pattern, such as ``data/test-*.parquet``.
         name: name of the set. Default: the path.
-        image: column of the images. Default: the existing one of "image", "img", "pixel_values" and "x".
-        label: column of the labels. Default: the existing one of "label", "labels", "y" and "cls".
+        image: column of the images. Default: the column named "image", "img", "pixel_values" or "x".
+        label: column of the labels. Default: the column named "label", "labels", "y" or "cls".
         classes: the names of the classes in the order of the model's outputs, for labels that are class names.
 
     Raises:
-        FileFormatError: a file is missing or damaged, or a column is missing or holds something else.
+        FileFormatError: a file is missing or damaged, or a column is missing or holds other values.
         InputError: classes are not distinct names, or a label is not among them.
         MissingExtraError: pyarrow, or Pillow for pictures, is missing.
 
@@ -74,9 +74,9 @@ def load_hugging_face(
     label: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> LazyImages:
-    """Read images of a saved Hugging Face data set on demand. Needs the extra ``parquet``, for pyarrow.
+    """Read images of a saved Hugging Face data set on demand. Needs pyarrow (the extra ``parquet``).
 
-    Columns are those of `load_parquet`. The package datasets is not needed.
+    The columns are as for `load_parquet`. The package ``datasets`` is not needed.
 
     Args:
         path: folder that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; or an Arrow file or pattern.
@@ -88,7 +88,7 @@ def load_hugging_face(
 
     Raises:
         InputError: the split is missing, classes are not distinct names, or a label is not among them.
-        FileFormatError: a file is missing or damaged, or a column is missing or holds something else.
+        FileFormatError: a file is missing or damaged, or a column is missing or holds other values.
         MissingExtraError: pyarrow, or Pillow for pictures, is missing.
 
     >>> load_hugging_face("/nowhere")
@@ -207,7 +207,7 @@ class _TableSource(ImageSource):
         """Yield, from a row on, each record batch with its place and the number of rows before it in that place."""
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the rows from a position on."""
+        """Yield the rows from ``position`` onwards."""
         _, start, skip = position
         for number in range(position[0], len(self.files)):
             path = self.files[number]

@@ -37,21 +37,21 @@ _LABEL = re.compile(rf"([^/:]+\.)?({'|'.join(_LABELS)})", re.I)
 def load_tar(
     pattern: str | Path, name: str | None = None, *, image: str | None = None, label: str | None = None
 ) -> LazyImages:
-    """Read images of tar shards with WebDataset's names on demand. Needs Pillow, the extra ``data``.
+    """Read images from tar shards with WebDataset's file names, on demand. Needs Pillow (the extra ``data``).
 
     A sample is a run of consecutive members whose names agree up to the first dot of the base name; this part is the
     sample's key, the rest is the extension. Every sample has one picture (png, jpg or jpeg: 8 bits, all of the same
-    size, all grey or all RGB), and a class, as text (cls) or as the entry "label", "labels", "y" or "cls" of an object
-    (json). Other members of a sample, including those with compound extensions such as seg.png, are ignored, but
-    pickled ones (pyd, pickle) are refused. Members whose names begin with a dot, or have no dot, belong to no sample.
-    Nothing is unpacked to disk.
+    size, all grey or all RGB), and a class: the text of its .cls member, or the entry "label", "labels", "y" or "cls"
+    of its .json member. Other members of a sample, including those with compound extensions such as seg.png, are
+    ignored, but pickled members (pyd, pickle) are refused. Members whose names begin with a dot, or have no dot, belong
+    to no sample. Nothing is unpacked to disk.
 
     Args:
         pattern: pattern of the tar files, uncompressed: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
         name: name of the set. Default: the pattern.
         image: extension of the pictures, such as "seg.png". Default: png, jpg or jpeg, whichever a sample has.
-        label: extension of the classes, such as "fine.cls". Default: cls or json; for a picture 0.png, 0.cls if the
-            sample has that.
+        label: extension of the classes, such as "fine.cls". Default: cls or json; for pictures with the extension
+            0.png, 0.cls if the sample has such a member.
 
     Raises:
         InputError: image or label is not a valid extension.
@@ -67,7 +67,7 @@ def load_tar(
 
 
 def is_image_extension(text: str) -> bool:
-    """Whether a text can be the ``image`` of `load_tar`.
+    """Whether a text can be the argument ``image`` of `load_tar`.
 
     >>> [is_image_extension(text) for text in ("png", "seg.JPG", "tar", "a/b.png")]
     [True, True, False, False]
@@ -76,7 +76,7 @@ def is_image_extension(text: str) -> bool:
 
 
 class TarSource(ImageSource):
-    """Samples of tar files; a position's place is the offset of the sample's first header."""
+    """Samples of tar files; a position contains the offset of the sample's first header."""
 
     def __init__(self, files: tuple[Path, ...], image: str | None = None, label: str | None = None) -> None:
         for argument, value, form, usual in (("image", image, _IMAGE, _PICTURES), ("label", label, _LABEL, _LABELS)):
