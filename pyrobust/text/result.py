@@ -67,7 +67,10 @@ class WordAttackResult(Tabular):
 
     @property
     def robust_accuracy(self) -> float:
-        """Share of all texts that are classified correctly both before and after the attack; NaN for no texts."""
+        """Share of all texts that were attacked without success; NaN for no texts.
+
+        Without targets, these are the texts that are classified correctly both before and after the attack.
+        """
         return (sum(self.attacked) - sum(self.success)) / len(self) if len(self) else math.nan
 
     def _columns(self) -> dict[str, Any]:
