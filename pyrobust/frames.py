@@ -82,11 +82,11 @@ def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]
 
 
 def html_table(names: Sequence[str], sections: Sequence[Sequence[Sequence[Any]]]) -> str:
-    """Write a table as HTML, every text escaped.
+    """Write a table as HTML, with every text escaped.
 
     Args:
-        names: of the columns.
-        sections: groups of rows, each a body of the table.
+        names: names of the columns.
+        sections: groups of rows; each group becomes one ``tbody`` of the table.
 
     >>> html_table(["<radius>"], [[(0.25,)]])
     '<table><thead><tr><th>&lt;radius&gt;</th></tr></thead><tbody><tr><td>0.25</td></tr></tbody></table>'

@@ -1,7 +1,7 @@
 """Grids of pixel values: read a grid's step, detect a grid, and convert images to integer multiples of its step.
 
-Image files store pixels as evenly spaced numbers; for bytes scaled to [0, 1] these are the multiples of 1/255. The
-nearest float identifies such a number exactly.
+Image files store pixels as evenly spaced numbers; for bytes scaled to [0, 1] these are the multiples of 1/255. Each of
+these numbers can be recovered exactly from the float nearest to it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def is_on_grid(x: Tensor, step: Fraction) -> bool:
 
 
 def simplest_fraction(value: float) -> Fraction:
-    """Return the fraction of the smallest denominator that rounds to a finite float.
+    """Return the fraction with the smallest denominator that rounds to the given finite float.
 
-    If float32 also represents the float, as for an element of a float32 tensor, the fraction only has to round to it in
-    float32.
+    If the float is also a float32 number, such as an element of a float32 tensor, the fraction only has to round to it
+    in float32.
 
     >>> simplest_fraction(8 / 255), simplest_fraction(0.1), simplest_fraction(float(np.float32(8 / 255)))
     (Fraction(8, 255), Fraction(1, 10), Fraction(8, 255))
@@ -92,7 +92,7 @@ def find_grid(x: Tensor) -> Fraction | None:
     """Return the first common grid that contains every value of x, as defined by `to_grid`, or None.
 
     Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. Values on several of these grids, such
-    as an all-black image, count as bytes: a certificate's grid is a declaration, which x cannot prove.
+    as those of an all-black image, count as bytes, since x alone cannot prove which grid is meant.
 
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)
@@ -106,9 +106,9 @@ def find_grid(x: Tensor) -> Fraction | None:
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
     """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
 
-    A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is on the grid if that
-    holds for all its values in float64, or for all in float32. Bytes divided by 255 on the CPU are on the grid; on a
-    GPU, torch multiplies by the rounded 1/255 instead, and some bytes miss the grid.
+    A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is on the grid if this
+    holds for all its values in float64, or for all its values in float32. Bytes divided by 255 on the CPU are on the
+    grid; on a GPU, torch multiplies by the rounded 1/255 instead, and some bytes miss the grid.
 
     >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
     tensor([  0,  51, 255], dtype=torch.int32)

@@ -46,7 +46,7 @@ def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], fields: It
 
 
 def merge_fields(argument: str, settings: Settings | None, keywords: Mapping[str, Any], default: Settings) -> Settings:
-    """Return the settings given as an argument, or the default ones, with the keywords in place of their fields.
+    """Return the given or the default settings, in which the keywords replace the fields of the same names.
 
     >>> Both = dataclasses.make_dataclass("Both", ["norm", "clip"])
     >>> merge_fields("options", None, {"clip": 1}, Both("l2", 0))

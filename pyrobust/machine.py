@@ -32,13 +32,13 @@ _NO_MEMORY = re.compile(
 def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
-    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch would
-    also fill uninitialised memory, which writes every activation once more; that is off, since the row probe finds
-    models that read such memory, under ``filled_memory``. TF32 stays as it is set. Importing pyrobust has set cuBLAS's
-    variable if it was unset.
+    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch's
+    filling of uninitialised memory, which writes every activation once more, is switched off: the check for row
+    dependence runs under ``filled_memory``, and finds models that read such memory. The TF32 settings stay unchanged.
+    Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
 
     Raises:
-        ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable was set too late.
+        ModelError: the model needs a kernel that is not deterministic, or CUBLAS_WORKSPACE_CONFIG was set too late.
 
     >>> with repeatable_kernels(torch.device("cpu")):
     ...     torch.are_deterministic_algorithms_enabled()
@@ -184,7 +184,7 @@ def keep_heap() -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error reports out-of-memory on any device, from torch, its libraries or the native ops.
+    """Whether an error of torch, its libraries or the native ops reports that a device is out of memory.
 
     >>> is_out_of_memory(RuntimeError("CUDA: sample_noise: out of memory")), is_out_of_memory(RuntimeError("got nan"))
     (True, False)
@@ -219,7 +219,7 @@ def in_batches(
     step: Callable[[int, int], None],
     shrink: Callable[[int, Exception], None],
 ) -> None:
-    """Call ``step(begin, end)`` over [0, total) in batches; retry a batch that does not fit memory at a smaller size.
+    """Call ``step(begin, end)`` over [0, total) in batches; retry a batch that does not fit in memory with fewer rows.
 
     A step must be repeatable: either it changes nothing before its allocations are done, or it knows what it has
     already done.

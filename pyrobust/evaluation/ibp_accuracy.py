@@ -43,11 +43,11 @@ def certified_accuracy_ibp(
             the log.
 
     Returns:
-        ``clean_accuracy`` and ``certified_accuracy``, shares of all examples, float.
+        ``clean_accuracy`` and ``certified_accuracy``: shares of all examples, as floats.
 
     Raises:
-        InputError: no example, examples of several shapes, a label or epsilon out of range.
-        InputTypeError: a model that is not a module, or items that are not such pairs.
+        InputError: no examples, examples of different shapes, or a label or epsilon out of range.
+        InputTypeError: a model that is not a module, or items that are not pairs (x, y).
         ModelError: a model that does not return logits, or that cannot be bounded.
 
     >>> model = nn.Linear(2, 2)

@@ -23,10 +23,10 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
     """Compute robust accuracy at every epsilon from the nearest adversarial examples that were found.
 
     An example counts as robust at epsilon if no adversarial example was found within epsilon. The curve is a step
-    function, ``(1/N)·|{i: dᵢ > ε}|``, exact since the distances are rounded up. dᵢ is 0 where the clean example is
-    misclassified, and inf where no adversarial example was found. The curve is an upper bound of robust accuracy. Its
-    intervals (Clopper and Pearson, 1934) are pointwise, for the accuracy under this attack: they do not bound
-    robustness from below.
+    function, ``(1/N)·|{i: dᵢ > ε}|``, where dᵢ is the distance of the nearest adversarial example, 0 if the clean
+    example is misclassified and inf if no adversarial example was found. The distances are rounded up, so the
+    comparison with ε is exact. The curve is an upper bound of robust accuracy. Its pointwise intervals (Clopper and
+    Pearson, 1934) are for the accuracy under this attack: their lower ends do not bound the true robust accuracy.
 
     Args:
         found: the result of ``MinimumNormAttack.minimum`` or ``minimum_norm``, or a run of
@@ -81,14 +81,15 @@ def confirm_curve(
     *,
     progress: bool | Progress = False,
 ) -> RobustnessCurve:
-    """Run another attack, such as ``AutoAttack``, on the examples that are unbroken at its epsilon.
+    """Run another attack, such as ``AutoAttack``, on the examples that count as robust at that attack's epsilon.
 
-    Both attacks give upper bounds of robust accuracy, so their minimum is one too: where the new attack breaks an
-    example, the curve takes the distance of its x_adv. Every x_adv is checked as in ``attack_dataset``.
+    Both attacks give upper bounds of robust accuracy, so the minimum of the two is an upper bound, too. Where the new
+    attack breaks an example, the curve takes the distance of the new attack's x_adv. Every x_adv is checked as in
+    ``attack_dataset``.
 
     Args:
         curve: result of ``minimum_norm_curve``.
-        attack: an attack in the curve's norm; its epsilon is the one to confirm.
+        attack: an attack in the curve's norm, with the epsilon at which the curve is to be confirmed.
         x: [N, ...], float, the examples of the curve, in the same order.
         y: [N], integers, labels of the examples.
         progress: True for a bar on the terminal, or a function that receives (examples done, examples).
@@ -97,9 +98,9 @@ def confirm_curve(
         The curve, nowhere higher than before, with one more entry in ``confirmations``.
 
     Raises:
-        InputError: a curve that is not ``stepwise``, an attack with another norm or an epsilon for each example, or a
-            wrong number of examples; an attack that leaves the ball or the clip range, or returns a wrong shape, NaN or
-            inf.
+        InputError: a curve that is not ``stepwise``; an attack in another norm, or with a separate epsilon for each
+            example; a wrong number of examples; an attack that leaves the ball or the clip range, or returns a wrong
+            shape, NaN or inf.
         InputTypeError: an argument of the wrong type.
 
     >>> from pyrobust.attacks import FAB, PGD

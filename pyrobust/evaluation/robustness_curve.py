@@ -39,7 +39,7 @@ Epsilon = TypeVar("Epsilon", bound=Hashable)
 
 @dataclass(frozen=True)
 class Confirmation:
-    """An attack at one epsilon on the examples that a minimum-norm attack left unbroken there.
+    """A second attack, at one epsilon, on the examples that a minimum-norm attack did not break within this epsilon.
 
     Attributes:
         attack: name of the attack.
@@ -61,7 +61,8 @@ class RobustnessCurve(Tabular):
     """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
     Each point is an upper bound: a stronger attack can only lower it. By construction, the curve never rises with
-    epsilon. The intervals are pointwise, for the accuracy under this attack; they do not bound robustness from below.
+    epsilon. The pointwise intervals are for the accuracy under this attack: their lower ends do not bound the true
+    robust accuracy.
 
     Attributes:
         attack: name of the attack class.
@@ -77,8 +78,8 @@ class RobustnessCurve(Tabular):
         forwards: number of examples run through the model, including clean ones; None if the attack does not count
             them.
         stepwise: whether the curve is a step function, known at every epsilon, such as that of ``minimum_norm_curve``.
-            Then ``counts[i]`` holds from ``epsilons[i]`` up to the next one, and ``broken_epsilon`` is the distance of
-            the nearest adversarial example found. Otherwise the curve is known only at its points.
+            For a step function, ``counts[i]`` holds from ``epsilons[i]`` up to the next epsilon, and ``broken_epsilon``
+            is the distance of the nearest adversarial example found. Otherwise the curve is known only at its points.
         confirmations: attacks at single epsilons that ``confirm_curve`` has added.
         proved_epsilon: [N], float64, largest of the epsilons at which each example was proved robust and not attacked,
             0 if there is none; None if the attack proves nothing (``certify_first``).
@@ -147,11 +148,11 @@ class RobustnessCurve(Tabular):
     def area(self, epsilon: float | None = None) -> float:
         """Area under the curve, in the unit of epsilon.
 
-        For a step function it is exact, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)`` with d = ``broken_epsilon``. For
-        other curves the trapezoid rule is used, from the smallest point to the largest.
+        For a step function, the area from 0 to epsilon is exact: ``(1/N)·Σ min(dᵢ, ε)`` with d = ``broken_epsilon``.
+        For other curves, the trapezoid rule is used from the smallest epsilon of the curve to the largest.
 
         Args:
-            epsilon: end of the range of a step function, > 0. Default: the largest finite distance.
+            epsilon: for a step function, the upper end of the range, > 0. Default: the largest finite distance.
 
         Raises:
             InputError: fewer than two distinct epsilons; an epsilon that is out of range, or given for a curve that is
@@ -188,7 +189,7 @@ class RobustnessCurve(Tabular):
         return 0.0 if self.stepwise else float(distinct[0]), float(distinct[-1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields and ``robust_accuracy`` by name, arrays as lists."""
+        """Return a dictionary of all fields and ``robust_accuracy``, with arrays as lists."""
         values = plain_fields(self) | {"robust_accuracy": self.robust_accuracy.tolist()}
         return values | {"confirmations": list(values["confirmations"])}
 
@@ -203,7 +204,7 @@ class RobustnessCurve(Tabular):
 
 
 class RobustAccuracies(dict[Epsilon, float]):
-    """Robust accuracy by epsilon, a dictionary.
+    """A dictionary from epsilon to robust accuracy.
 
     Attributes:
         outside: epsilon → number of the attack's points at this epsilon that lay outside the ball or the clip range.
@@ -222,9 +223,9 @@ def compute_robustness_curve(
 ) -> RobustAccuracies[Epsilon]:
     """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
-    The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has its own ``evaluate``, that
-    method decides instead: all examples are attacked at each epsilon, and the value there is the "robust_accuracy" of
-    ``evaluate(x, y, x_adv)``. ``outside`` of the result counts the points outside the ball or the clip range.
+    The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has its own ``evaluate``, all
+    examples are attacked at each epsilon instead, and the robust accuracy is the "robust_accuracy" that ``evaluate(x,
+    y, x_adv)`` returns. ``outside`` of the result counts the points outside the ball or the clip range.
 
     Args:
         attack_class: a subclass of ``AdversarialAttack``, or any class with its interface.
@@ -235,7 +236,7 @@ def compute_robustness_curve(
         attack_kwargs: further arguments of the attack class, such as ``norm`` or ``steps``.
 
     Returns:
-        Robust accuracy over all N examples, by epsilon as passed and in that order.
+        Robust accuracy over all N examples for each epsilon. The keys are the epsilons as passed, in the same order.
 
     Raises:
         InputError, InputTypeError: as for ``robustness_curve``; an ``evaluate`` that returns no "robust_accuracy".
@@ -278,28 +279,28 @@ def robustness_curve(
     progress: bool | Progress = False,
     **attack_kwargs: Any,
 ) -> RobustnessCurve:
-    """Compute robust accuracy over epsilon, with confidence intervals and the epsilon that breaks each example.
+    """Compute robust accuracy as a function of epsilon, with confidence intervals and the epsilon that breaks each example.
 
-    An example fooled at epsilon is fooled at every larger one, since the larger ball contains its perturbation. So the
-    sorted epsilons are bisected for each example, and examples at different epsilons share a batch: P points take at
-    most ⌈log₂(P + 1)⌉ runs of the attack, each on the undecided examples. An x_adv that lies within a smaller epsilon
-    of the list decides that epsilon as well. Examples misclassified without an attack count as fooled everywhere; at
-    epsilon 0 the curve is the clean accuracy.
+    An example fooled at epsilon is fooled at every larger epsilon, since the larger ball contains its perturbation. So
+    the smallest epsilon that breaks an example is found by bisection of the sorted epsilons. Examples at different
+    epsilons share a batch, so P epsilons take at most ⌈log₂(P + 1)⌉ runs of the attack, each on the undecided examples.
+    A successful x_adv that also lies within a smaller epsilon counts as a success at that epsilon, too. Examples
+    misclassified without an attack count as fooled at every epsilon. At epsilon 0 the curve is the clean accuracy.
 
-    An attack whose ``generate`` takes no ``epsilon`` runs once for each point, the smallest first, on the examples that
-    are not fooled yet.
+    An attack whose ``generate`` takes no ``epsilon`` runs once for each epsilon, the smallest first, on the examples
+    that are not fooled yet.
 
-    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64: a point that is not
-    finite, or is outside the ball or the clip range by more than float32 rounding, does not count as a success, since
-    otherwise a faulty attack would lower robust accuracy; ``outside`` counts such points, and a warning is logged. An
-    ``evaluate`` of the attack class is not used, because it says nothing about single examples.
+    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64. A point that is not
+    finite, or lies outside the ball or the clip range by more than float32 rounding, does not count as a success, since
+    a faulty attack would otherwise lower robust accuracy. ``outside`` counts such points, and a warning is logged. The
+    attack class's own ``evaluate`` is not used, because its result is not for individual examples.
 
     Args:
-        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
-            ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
-            int64 [n], positions in x), one attack with the largest epsilon is made; else one with each epsilon in turn,
-            for ``generate(x, y)``. The ball and the clip range are those of the attack's attributes norm, clip_min and
-            clip_max; by default, they are "linf" (the weakest requirement) and no range.
+        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its ``generate(x, y, *,
+            epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices int64 [n], positions in
+            x), one attack is made, with the largest epsilon. Otherwise, one attack is made for each epsilon, and its
+            ``generate(x, y)`` is called. The ball and the clip range are those of the attack's attributes norm,
+            clip_min and clip_max; by default, they are "linf" (the weakest requirement) and no range.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.
@@ -312,8 +313,8 @@ def robustness_curve(
         RobustnessCurve.
 
     Raises:
-        InputError: no epsilon, or a negative, NaN or infinite one; no example, lengths that do not agree, a label out
-            of range; an attack that returns the wrong shape.
+        InputError: no epsilon, or a negative, NaN or infinite epsilon; no example, lengths that do not agree, a label
+            out of range; an attack that returns the wrong shape.
         InputTypeError: x that is not float, y that is not integer, or an attack class without ``generate``.
         ModelError: a model that does not return logits.
 

@@ -32,7 +32,7 @@ _ROUNDING = float(torch.finfo(torch.float32).eps)
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """The result of a search on N examples and the sorted positive epsilons of a curve.
+    """The result of a search over the sorted positive epsilons of a curve, for each of N examples.
 
     Attributes:
         broken_epsilon: [N], smallest epsilon at which each example is fooled; 0 if misclassified without an attack,
@@ -206,13 +206,13 @@ class _Search:
 def evaluated_points(
     make: AttackMaker, x: Tensor, y: Tensor, epsilons: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """Robust accuracy at each epsilon according to the attack's own ``evaluate``, and points outside the ball.
+    """Robust accuracy from the attack's own ``evaluate``, and the number of points outside the ball, at each epsilon.
 
     Args:
         make: makes the attack.
         x: [N, ...].
         y: [N].
-        epsilons: epsilons in order; all examples are attacked at each.
+        epsilons: epsilons, in order; all examples are attacked at each epsilon.
     """
     accuracy, outside, name = [], [], ""
     with evaluation_mode(make.model), torch.inference_mode(False), torch.enable_grad():
@@ -239,7 +239,7 @@ def evaluated_points(
 
 
 def evaluates_itself(attack: Any) -> bool:
-    """Whether an attack has an ``evaluate`` of its own, not just the base class's or none."""
+    """Whether an attack has its own ``evaluate``, other than that of the base class."""
     evaluate = getattr(attack, "evaluate", None)
     return callable(evaluate) and getattr(evaluate, "__func__", evaluate) is not AdversarialAttack.evaluate
 

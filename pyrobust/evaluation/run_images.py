@@ -19,17 +19,17 @@ BYTES = Fraction(1, 255)
 
 
 def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[int] | None = None) -> None:
-    """Save the adversarial examples of an attack on the grid of bytes as PNG files, or in a file that ends in .npz.
+    """Save the adversarial examples of an attack with ``grid="1/255"`` as PNG files or as one .npz file.
 
     PNG files are named after the data-set index; next to them is a table, images.tsv, with the columns index, label,
     prediction (at the image itself), adversarial (the prediction at x_adv), distance and broken_by. A second call, for
-    a resumed run or another shard, completes the folder. ``load_data("folder:PATH")`` reads the images back, bit by
-    bit.
+    a resumed run or another shard, adds its images to the folder. ``load_data("folder:PATH")`` reads the images back,
+    bit by bit.
 
     Args:
         run: run of an attack with ``grid="1/255"``, with stored examples.
         path: the folder or npz file, see ``pyrobust.zoo.save_images``.
-        indices: data-set indices of the images to save. Default: all of the run.
+        indices: data-set indices of the images to save. Default: all images of the run.
 
     Raises:
         InputError: another kind of run, an image that the run lacks, or a path that may not be written.

@@ -1,7 +1,7 @@
 """Any data set as single labelled examples, and any model as a function from one example to one class.
 
-An example has two forms: alone, as a data set yields it, and as a batch of one. A model takes one of these forms; the
-first example shows which.
+A model takes an example in one of two forms: alone, as a data set yields it, or as a batch of one. The first example
+shows which form a model takes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LabelledExample:
     from_batch: bool
 
     def form(self, batched: bool) -> tuple[Any, Any]:
-        """Copies of input and label; as a batch of one, the integer label of a tensor is int64 [1]."""
+        """Copies of input and label; in a batch of one tensor, an integer label becomes int64 [1]."""
         if not batched:
             return _copied(self.input), _copied(self.label)
         number = as_class(self.label) if isinstance(self.input, Tensor) else None
@@ -56,9 +56,9 @@ class LabelledExample:
 def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[LabelledExample]:
     """Yield the examples of a data set or loader, one by one.
 
-    The data set yields pairs (x, y) of one example and its label, or batches, which come from a ``DataLoader`` or have
-    labels as a tensor or array [N]; or it is one such batch of tensors or arrays. ``name`` is the argument's name in
-    error messages.
+    The data set yields pairs (x, y), either of one example and its label or of a batch and its labels; or the data set
+    is itself one batch of tensors or arrays. Batches come from a ``DataLoader``, or have labels as a tensor or array
+    [N]. ``name`` is the argument's name in error messages.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
     ['good', 'bad']
@@ -100,7 +100,7 @@ class SingleModel:
     Args:
         model: a module or callable that returns logits, [1, K] or [K], as a float tensor, an array, an object with
             ``.logits`` or a dict with "logits", or else a label; or an object whose ``predict`` returns a label. A
-            module is called, unless it has ``predict`` and the input has no tensors.
+            module is called, unless it has ``predict`` and the input contains no tensors.
 
     Raises:
         InputTypeError: a model of the wrong type.
@@ -139,11 +139,11 @@ class SingleModel:
         return self.right_at(example.form(self.batched)[0], example.label)
 
     def right_at(self, x: Any, label: Any) -> bool:
-        """Whether the model predicts this label at an input in the form that the model takes."""
+        """Whether the model predicts this label for an input that is already in the form that the model takes."""
         return self._is_label(self._answer(x), label)
 
     def device_input(self, x: Any) -> Any:
-        """An input as the model gets it: tensors on its device, a float tensor in its dtype."""
+        """An input as it is passed to the model: tensors on the model's device, a float tensor in the model's dtype."""
         if not self._calls_model:
             return x
         if isinstance(x, np.ndarray) and isinstance(self.model, nn.Module):

@@ -20,7 +20,7 @@ _CHUNK = 1024
 
 @runtime_checkable
 class Smoother(Protocol):
-    """Anything that certifies one example."""
+    """Any object that certifies one example at a time."""
 
     def certify(self, x: Tensor, *, n: int, alpha: float) -> tuple[int, float]:
         """Return class (−1 for an abstention) and certified radius of one example [...]."""

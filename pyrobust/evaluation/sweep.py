@@ -1,4 +1,4 @@
-"""A sweep as workers compute it: each prepares as if it resumed the run, then computes chunk by chunk."""
+"""The work of a sweep on a worker, which prepares as if it resumed the run, then computes chunk by chunk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """Progress of a chunk since the last part; a chunk can resume from a part that is committed, in one transaction.
+    """Progress of a chunk since its last part; each part is committed in one transaction, and a chunk can resume from it.
 
     Args:
         rows: columns of the images finished since the last part.
@@ -65,8 +65,8 @@ class Prepared:
     """A sweep on one device, ready to compute chunks.
 
     Args:
-        header: header of the run that it computes, without identity.
-        step: computes a chunk; a ``PartsStep`` in a sequential run.
+        header: header of the run, without the model's identity.
+        step: computes a chunk; a ``PartsStep`` for sequential sampling.
         identify: returns the identity of the model.
     """
 
@@ -107,7 +107,7 @@ class Sweep(abc.ABC):
 
 @dataclass(frozen=True)
 class Task:
-    """A chunk, or its missing part.
+    """A chunk, or the missing part of a chunk.
 
     Args:
         first: data-set index of the first image of the chunk, which identifies the chunk.
@@ -124,7 +124,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ChunkAnswer:
-    """A part of a chunk from a worker; ``last`` says whether the chunk is finished."""
+    """A part of a chunk that a worker has computed; ``last`` says whether the chunk is finished."""
 
     first: int
     part: ChunkPart
@@ -132,10 +132,11 @@ class ChunkAnswer:
 
 
 class SweepWorker:
-    """Computes chunks of a sweep on one device; the object that a worker of any fleet holds.
+    """Computes chunks of a sweep on one device; every worker holds one such object.
 
-    ``threads`` is the number of CPU threads of forward passes, which the run records; by default that of the worker's
-    place, or torch's. A run in memory may use only one by default, for a small network on a busy machine.
+    ``threads`` is the number of CPU threads of forward passes, which the run records. By default, it is the number that
+    the worker's ``Place`` gives, or else torch's number. By default, a run in memory may use only one thread for a
+    small network on a busy machine.
     """
 
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:
@@ -208,7 +209,7 @@ class SweepWorker:
         )
 
     def close(self) -> None:
-        """Restore the previous state of model and threads."""
+        """Restore the previous state of the model and the number of threads."""
         self._stack.close()
 
 
@@ -269,7 +270,7 @@ def network_header(
 ) -> Header:
     """Return the header of a run of the network itself; a resumed run keeps its stored chunk size.
 
-    ``kind_parameters`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` is the
+    ``own`` holds the parameters of this kind of run, ``model`` holds the model's name and hash, and ``batch`` is the
     number of rows of a batch.
     """
     batch = count("batch_size", batch, WORDS)

@@ -74,8 +74,8 @@ def verify_dataset(
     """Verify a data set by bound propagation, and store each finished chunk.
 
     Each image gets a verdict ("verified", "falsified" or "unknown") at each of the given epsilons or, with ``radius``,
-    a certified radius. Called again with the same arguments after a crash, a kill or an exception, the sweep resumes
-    and ends with the same results as an uninterrupted one.
+    a certified radius. A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep,
+    which ends with the same results as an uninterrupted sweep.
 
     An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
     turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified
@@ -90,11 +90,11 @@ def verify_dataset(
             (`pyrobust.zoo.as_image_set`).
         epsilons: perturbation radii > 0, without duplicates, in any order.
         box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
-            D]; finite, at least 0; 0 fixes an element. Epsilons and radii are then multiples of the box; ``epsilons``
-            is 1 by default. Not allowed for method "lipschitz" with ``radius``.
+            D]; finite, at least 0; 0 fixes an element. With a box, epsilons and radii are multiples of it, and
+            ``epsilons`` is 1 by default. A box is not allowed for method "lipschitz" with ``radius``.
         radius: True to search for certified radii instead of giving verdicts at epsilons.
         largest: largest radius to try.
-        attack: "pgd" (40 steps) to look for counterexamples, or None. Only with epsilons.
+        attack: "pgd" (40 steps) to look for counterexamples, or None. An attack needs epsilons.
         seed: random seed of the attack.
         keep_examples: whether the run stores the attack's counterexamples, for ``Run.examples``.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
@@ -114,7 +114,7 @@ def verify_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ, or die again and again.
+        WorkerError: workers cannot be started, differ in model, data or software, or die repeatedly.
         ModelError: the model cannot be bounded or fails, or an attack breaks a certificate. Committed results are kept.
 
     >>> from pyrobust.zoo import load_data, load_model
@@ -200,7 +200,7 @@ class _VerifySweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Capture the network on the device."""
+        """Trace the network on the device."""
         model, images, options, device = self.model, self.images, self.options, device or self.device
         # Identified before its first forward pass, which may change its buffers.
         identity = identify_model(model, self.settings)

@@ -115,13 +115,14 @@ class RunState:
 class RunWatcher:
     """Read the state of a run repeatedly, whether or not a sweep is writing it.
 
-    The file is opened read-only, for milliseconds; its writer never waits. Reading is skipped if nothing was committed.
+    The file is opened read-only, and only for milliseconds; the process that writes it never has to wait. Reading is
+    skipped if nothing was committed since the last time.
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
-    the bounds of one rate hold at every moment of the run, however often someone looks and whenever they stop. They are
-    for the images of this run, not for other images, and need a random order (``order="random"`` of the sweep): the
-    first images of a data set in its own order are not a random sample. Images that sequential sampling finishes early
-    are easy, so its bounds use only images that no unfinished image precedes in the order.
+    the bounds of one rate hold at every moment of the run, however often someone looks and whenever they stop. The
+    bounds are for the images of this run, not for other images. They need a random order (``order="random"`` of the
+    sweep), because the first images of a data set in its own order are not a random sample. The images that sequential
+    sampling finishes early are easy, so the bounds use only the images before the first unfinished image in the order.
 
     Args:
         path: the run file, which may not exist yet.
@@ -258,7 +259,7 @@ def snapshot(path: str | os.PathLike[str]) -> Run:
         path: the run file.
 
     Returns:
-        The run, with its examples; later commits are not seen.
+        The run, with its examples but without later commits.
 
     Raises:
         FileFormatError: the file is missing, damaged, or not a run.

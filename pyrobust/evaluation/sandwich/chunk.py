@@ -29,11 +29,11 @@ _LARGEST = sys.float_info.max
 
 
 class SandwichChunk:
-    """The ``Step`` of a sandwich of a base classifier.
+    """Compute a sandwich of a base classifier chunk by chunk, as the ``Step`` of a sweep.
 
-    ``confirming`` are attacks at increasing epsilons, each of which runs on the images that are undecided there.
-    ``farthest`` is the largest radius to try where no adversarial example was found: the diameter of the clip range, if
-    there is one.
+    ``confirming`` holds attacks at increasing epsilons; each attack runs on the images that are undecided at its
+    epsilon. ``farthest`` is the largest radius to try where no adversarial example was found: the diameter of the clip
+    range, if there is one.
     """
 
     def __init__(

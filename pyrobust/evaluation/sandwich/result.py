@@ -68,7 +68,7 @@ class Sandwich(Tabular):
     alpha_attack.
 
     Args:
-        run: run of ``sandwich_dataset``; if it is still being written, it has the examples done so far.
+        run: run of ``sandwich_dataset``; if the run is still being written, the examples finished so far are used.
 
     Attributes:
         run: the run, with parameters, hashes, guarantee and adversarial examples.
@@ -114,7 +114,7 @@ class Sandwich(Tabular):
 
     @property
     def norm(self) -> str:
-        """Norm of the distances; with a box, also their unit, in words that distinguish boxes."""
+        """Norm of the distances; with a box, a name of their unit that is different for each box."""
         return norm_of(self.run.parameters)
 
     @property
@@ -134,7 +134,7 @@ class Sandwich(Tabular):
 
     @cached_property
     def confidence(self) -> _Floats:
-        """Confidence of each prediction, float64 [N]: softmax probability, or share of the votes for a smoothed one."""
+        """Confidence of each prediction, float64 [N]: the softmax probability, or a smoothed classifier's share of the votes."""
         if not self.smoothed:
             return self.run.table["confidence"]
         votes = self.run.histogram("counts")
@@ -146,8 +146,8 @@ class Sandwich(Tabular):
         """Examples with ``upper ≤ lower`` whose misclassification is certain, in index order.
 
         For a base classifier, the upper bound of the margin at the adversarial example, under the semantics of the
-        certificate, is at most 0: with "real", the classifier in exact arithmetic is wrong there, not only because of
-        rounding. For a smoothed one, the test rejected the label.
+        certificate, is at most 0. With semantics "real", the classifier is therefore wrong at the adversarial example
+        even in exact arithmetic. For a smoothed classifier, the statistical test rejected the label.
         """
         table = self.run.table
         crossed = (table["upper"] <= table["lower"]) & (table["lower"] > 0)
@@ -249,7 +249,7 @@ class Sandwich(Tabular):
         Args:
             other: a sandwich of the same data, norm and examples.
             radii: chosen before seeing the results.
-            outcome: "certified" compares lower bounds, "robust" upper ones.
+            outcome: "certified" compares lower bounds, "robust" compares upper bounds.
             alternative: "greater" asks whether this classifier has more successes.
 
         Raises:
@@ -272,10 +272,10 @@ class Sandwich(Tabular):
     def to_html(
         self, path: str | os.PathLike[str], *, data: LabelledImages | None = None, replace: bool = False
     ) -> None:
-        """Write one self-contained page, see ``pyrobust.report.page.write_page``.
+        """Write one self-contained HTML page; see ``pyrobust.report.page.write_page``.
 
         Args:
-            path: path of the page. An existing file is overwritten if it is such a page, or with ``replace``.
+            path: path of the page. An existing file is overwritten if it is a page of pyrobust, or with ``replace``.
             data: the data set, for pictures. Default: the data set, loaded again from the files that the run names.
             replace: whether an existing file of any kind may be overwritten.
 
@@ -290,7 +290,7 @@ class Sandwich(Tabular):
         root.report.page.write_page(path, self.run, data=data, replace=replace)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return header, table and crossings as plain values."""
+        """Return the header, the table and the crossings as plain values."""
         return self.run.to_dict() | {"crossings": [vars(crossing) for crossing in self.crossings]}
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:

@@ -28,10 +28,10 @@ _RESERVE = 3.0
 
 
 class AveragedClassifier(nn.Module):
-    """Logarithms of the class probabilities of a classifier, averaged over fixed samples of a smoother's noise.
+    """Logarithms of a classifier's class probabilities averaged over fixed samples of a smoother's noise.
 
-    ``log((1/m)·Σₖ softmax(f(x + δₖ)))``, the differentiable surrogate of a smoothed classifier in an attack (Salman et
-    al., 2019). All inputs share the m samples, which the noise contract reserves for attacks.
+    The output ``log((1/m)·Σₖ softmax(f(x + δₖ)))`` is a differentiable surrogate of the smoothed classifier, for
+    attacks (Salman et al., 2019). All inputs share the m samples, which are reserved for attacks.
 
     >>> smoother = RandomizedSmoothing(nn.Linear(2, 3), num_classes=3, sigma=0.5)
     >>> averaged = AveragedClassifier(smoother, 8, (2,))
@@ -62,16 +62,16 @@ class AveragedClassifier(nn.Module):
 class SmoothedAttack:
     """Searches for the nearest input at which a smoothed classifier predicts a class other than the label.
 
-    A minimum-norm attack (DDN in l2, FMN in l1) of the averaged probabilities gives a direction; along it, votes on the
-    attack's own samples give the nearest point at which a test with ``n_attack`` samples will probably reject the
-    label. A separate test, on other noise, decides.
+    A minimum-norm attack (DDN in l2, FMN in l1) on the averaged probabilities gives a direction. Along this direction,
+    votes on the attack's own noise samples locate the nearest point at which a test with ``n_attack`` samples will
+    probably reject the label. A separate test on other noise decides whether the attack succeeds.
 
     Args:
         smoother: the smoothed classifier, with its grid chosen.
         clip: range of valid pixels; None for no limit.
         shape: shape of one image.
         steps: steps of the attack.
-        draws: noise samples over which its gradients are averaged.
+        draws: noise samples over which the attack's gradients are averaged.
         n_attack: samples of the test.
         alpha_attack: error probability of the test.
     """
@@ -109,7 +109,7 @@ class SmoothedAttack:
         self.needed = (-float(special.ndtri(alpha_attack / 2)) + _RESERVE) / math.sqrt(n_attack)
 
     def find(self, x: Tensor, y: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return points [B, ...] and whether the votes of each reject the label, bool [B].
+        """Return points [B, ...], and for each point whether the votes there reject the label, bool [B].
 
         Args:
             x: [B, C, H, W], float32, in the clip range and on the smoother's grid.

@@ -16,7 +16,7 @@ from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 
 
 class SmoothedSandwichChunk:
-    """The ``Step`` of a sandwich of a smoothed classifier."""
+    """Compute a sandwich of a smoothed classifier chunk by chunk, as the ``Step`` of a sweep."""
 
     def __init__(self, smoother: RandomizedSmoothing, parameters: Mapping[str, Any]) -> None:
         self.smoother, self.parameters = smoother, parameters

@@ -141,19 +141,19 @@ def sandwich_dataset(
 
     For a base classifier, the lower bound is the largest radius that a bound-propagation method proves, and the upper
     bound is the distance of the nearest adversarial example found by ``MinimumNormEnsemble`` or, at ``epsilons``, by
-    AutoAttack on the examples that are undecided there. Both bounds are of the same model: with semantics "float32",
-    the default, the certificate covers the very forward pass that judges the adversarial example.
+    AutoAttack on the examples that are undecided there. Both bounds are for the same model: with semantics "float32",
+    the default, the certificate covers the same floating-point forward pass that classifies the adversarial example.
 
     For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
     example. The attack follows gradients of the probabilities averaged over its own noise (Salman et al., 2019), and
     succeeds only where a test with ``n_attack`` samples of other noise rejects the label. This test runs once for each
     example, and is wrong with probability at most ``alpha_attack``.
 
-    The certified radius is at most the true distance, which is at most the attacked distance: a lower bound that
-    reaches the upper one is a crossing (``Sandwich.crossings``), and shows that one of the two bounds is false.
+    The certified radius is at most the true distance, which is at most the attacked distance. A lower bound that
+    reaches the upper bound is a crossing (``Sandwich.crossings``), and shows that one of the two bounds is false.
     Certified radii are searched up to 1.05 times the attacked distance.
 
-    Called again with the same arguments after a crash, a kill or an exception, the sweep resumes.
+    A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep.
 
     Args:
         classifier: a module that can be bounded, see ``BoundedModel``; or a ``RandomizedSmoothing``.
@@ -161,22 +161,24 @@ def sandwich_dataset(
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         norm: "linf" (default), "l2" or "l1"; a smoothed classifier has its own norm.
-        epsilons: radii > 0 at which AutoAttack runs. Default: none. This and the next two are for a base classifier.
+        epsilons: radii > 0 at which AutoAttack runs. Default: none. ``epsilons``, ``box`` and ``semantics`` are for a
+            base classifier.
         box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
-            D]; finite, at least 0; 0 fixes an element. All radii and distances are then multiples of the box. Default:
-            none.
+            D]; finite, at least 0; 0 fixes an element. With a box, all radii and distances are multiples of it.
+            Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
         method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
-        n0: samples that select the class, default 100. This and the next six are for a smoothed classifier.
+        n0: samples that select the class, default 100. The arguments from ``n0`` to ``draws`` are for a smoothed
+            classifier.
         n: samples that bound the probability of that class, default 10,000.
         alpha: probability that one certificate is wrong, in (0, 1), default 0.001.
         n_attack: samples of the test at an adversarial example, default 10,000.
         alpha_attack: probability that one test is wrong, in (0, 1), default 0.001.
         steps: steps of the attack, default 50.
-        draws: noise samples over which its gradients are averaged, default 32.
+        draws: noise samples over which the attack's gradients are averaged, default 32.
         clip: range of valid values, for both bounds; a base classifier also takes a range for each element, as tensors
-            that broadcast to an example. None for no limit; radii are then searched up to the diameter of the data's
-            own range where no adversarial example is found.
+            that broadcast to an example. None for no limit: where no adversarial example is found, radii are then
+            searched up to the diameter of the data's own range.
         seed: random seed of the attacks, default 0; a smoothed classifier has its own seed.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
@@ -193,7 +195,7 @@ def sandwich_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ, or die again and again.
+        WorkerError: workers cannot be started, differ in model, data or software, or die repeatedly.
         ModelError: the model cannot be bounded, or fails on the first image. Later exceptions of the model propagate
             unchanged; committed results are kept.
 
@@ -289,7 +291,7 @@ class _SandwichSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Capture the network on the device, and make the attacks."""
+        """Trace the network on the device, and make the attacks."""
         model, images, options, sizes = self.model, self.images, self.options, self.epsilons
         norm, clip = options.norm, self.clip
         # Identified before its first forward pass, which may change its buffers.
