@@ -219,7 +219,7 @@ def in_batches(
     step: Callable[[int, int], None],
     shrink: Callable[[int, Exception], None],
 ) -> None:
-    """Call ``step(begin, end)`` over [0, total) in batches; retry a batch that does not fit in memory with fewer rows.
+    """Call ``step(begin, end)`` over [0, total) in batches; if one does not fit in memory, retry with fewer rows.
 
     A step must be repeatable: either it changes nothing before its allocations are done, or it knows what it has
     already done.

@@ -23,10 +23,10 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
     """Compute robust accuracy at every epsilon from the nearest adversarial examples that were found.
 
     An example counts as robust at epsilon if no adversarial example was found within epsilon. The curve is a step
-    function, ``(1/N)·|{i: dᵢ > ε}|``, where dᵢ is the distance of the nearest adversarial example, 0 if the clean
-    example is misclassified and inf if no adversarial example was found. The distances are rounded up, so the
-    comparison with ε is exact. The curve is an upper bound of robust accuracy. Its pointwise intervals (Clopper and
-    Pearson, 1934) are for the accuracy under this attack: their lower ends do not bound the true robust accuracy.
+    function, ``(1/N)·|{i: dᵢ > ε}|``, where dᵢ is the distance of the nearest adversarial example found, 0 if the clean
+    example is misclassified and inf if none was found. The distances are rounded up, so the comparison with ε is exact.
+    The curve is an upper bound of robust accuracy. Its pointwise intervals (Clopper and Pearson, 1934) are for the
+    accuracy under this attack: their lower ends do not bound the true robust accuracy.
 
     Args:
         found: the result of ``MinimumNormAttack.minimum`` or ``minimum_norm``, or a run of

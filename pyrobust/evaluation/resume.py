@@ -38,7 +38,7 @@ _FIRST_DEATHS, _PREPARES_S = 3, 60.0
 
 
 class Tally:
-    """Running counts of correct, certified and robust images, initialised with all rows of a run or with the given rows."""
+    """Running counts of correct, certified and robust images, starting with the rows of a run or with given rows."""
 
     def __init__(self, run: Run, rows: Mapping[str, Any] | None = None) -> None:
         self._kind = run.header.type

@@ -224,8 +224,8 @@ def compute_robustness_curve(
     """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
     The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has its own ``evaluate``, all
-    examples are attacked at each epsilon instead, and the robust accuracy is the "robust_accuracy" that ``evaluate(x,
-    y, x_adv)`` returns. ``outside`` of the result counts the points outside the ball or the clip range.
+    examples are attacked at each epsilon instead, and the robust accuracy is the "robust_accuracy" that
+    ``evaluate(x, y, x_adv)`` returns. ``outside`` of the result counts the points outside the ball or the clip range.
 
     Args:
         attack_class: a subclass of ``AdversarialAttack``, or any class with its interface.
@@ -279,7 +279,7 @@ def robustness_curve(
     progress: bool | Progress = False,
     **attack_kwargs: Any,
 ) -> RobustnessCurve:
-    """Compute robust accuracy as a function of epsilon, with confidence intervals and the epsilon that breaks each example.
+    """Compute robust accuracy by epsilon, with confidence intervals and the smallest epsilon that breaks each example.
 
     An example fooled at epsilon is fooled at every larger epsilon, since the larger ball contains its perturbation. So
     the smallest epsilon that breaks an example is found by bisection of the sorted epsilons. Examples at different

@@ -1,4 +1,4 @@
-"""The work of a sweep on a worker, which prepares as if it resumed the run, then computes chunk by chunk."""
+"""The part of a sweep that each worker does: prepare as if to resume the run, then compute chunk by chunk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """Progress of a chunk since its last part; each part is committed in one transaction, and a chunk can resume from it.
+    """Progress of a chunk since the last part; a part is committed in one transaction, from which the chunk can resume.
 
     Args:
         rows: columns of the images finished since the last part.
@@ -135,8 +135,8 @@ class SweepWorker:
     """Computes chunks of a sweep on one device; every worker holds one such object.
 
     ``threads`` is the number of CPU threads of forward passes, which the run records. By default, it is the number that
-    the worker's ``Place`` gives, or else torch's number. By default, a run in memory may use only one thread for a
-    small network on a busy machine.
+    the worker's ``Place`` gives, or else torch's number. For a small network on a busy machine, a run in memory may use
+    only one thread by default.
     """
 
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:

@@ -94,7 +94,7 @@ def verify_dataset(
             ``epsilons`` is 1 by default. A box is not allowed for method "lipschitz" with ``radius``.
         radius: True to search for certified radii instead of giving verdicts at epsilons.
         largest: largest radius to try.
-        attack: "pgd" (40 steps) to look for counterexamples, or None. An attack needs epsilons.
+        attack: "pgd" (40 steps) to look for counterexamples, or None. An attack is possible only with epsilons.
         seed: random seed of the attack.
         keep_examples: whether the run stores the attack's counterexamples, for ``Run.examples``.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.

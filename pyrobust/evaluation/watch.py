@@ -116,7 +116,7 @@ class RunWatcher:
     """Read the state of a run repeatedly, whether or not a sweep is writing it.
 
     The file is opened read-only, and only for milliseconds; the process that writes it never has to wait. Reading is
-    skipped if nothing was committed since the last time.
+    skipped if nothing was committed since the last reading.
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
     the bounds of one rate hold at every moment of the run, however often someone looks and whenever they stop. The

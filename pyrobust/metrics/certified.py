@@ -33,14 +33,15 @@ def certified_accuracy(
 ) -> list[Rate]:
     """Share of examples classified correctly and certified at each radius, ``(1/N)·Σ 1[correctᵢ, Rᵢ ≥ r]``.
 
-    The comparison includes equality, in double precision. An abstention is never certified, not even at radius 0.
+    Radii are compared in double precision, and equality counts as certified. An abstention is never certified, not even
+    at radius 0.
 
     Args:
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
         radii: r, finite, at least 0, in any order.
-        alpha: error probability of each confidence interval, in (0, 1). The intervals are for other examples of the
-            same kind; ``certified_accuracy_with_confidence`` accounts for false certificates.
+        alpha: error probability of each confidence interval, in (0, 1). The intervals are for the distribution from
+            which the examples are drawn; ``certified_accuracy_with_confidence`` accounts for false certificates.
 
     Returns:
         One Rate per radius.
@@ -179,7 +180,7 @@ class CertifiedAccuracyBound:
 def certified_accuracy_with_confidence(
     count: int, n_images: int, alpha: float, delta: float = 0.001
 ) -> CertifiedAccuracyBound:
-    """Certified accuracy of exactly these images, valid with probability at least 1 - delta.
+    """Lower bound of the certified accuracy of exactly these images, valid with probability at least 1 - delta.
 
     Each certificate is false with probability at most alpha over the noise, which is independent between images. The
     number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``, so with
@@ -190,13 +191,13 @@ def certified_accuracy_with_confidence(
     counted may depend on whether it is false. If every true radius were just below the chosen radius, all counted
     certificates would be false.
 
-    The value of q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k successes
-    in N trials is at least alpha, and that bound is rounded down.
+    The computed q is rigorous: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k
+    successes in N trials is at least alpha, and that bound is rounded down.
 
     Args:
         count: number of images that are correct and certified at a radius chosen beforehand, in [0, n_images].
-        n_images: number of all images for which certification was attempted, at least 1. Their noise must be
-            independent: one seed per image, or one seed with the images' own indices.
+        n_images: number of all images for which certification was attempted, at least 1. The noise must be independent
+            between images: use one seed per image, or one seed with the images' own indices.
         alpha: error probability of each certificate, in (0, 1).
         delta: error probability of the result, in (0, 1).
 

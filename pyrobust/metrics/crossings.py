@@ -39,7 +39,7 @@ class CrossingRule:
     most: int
 
     def fails(self, crossings: int) -> bool:
-        """Whether this many crossings fail the run.
+        """Whether a run with this many crossings fails.
 
         Args:
             crossings: number of examples with a confirmed crossing, in [0, n].
@@ -82,10 +82,11 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
     """Number of crossings above which a run of probabilistic certificates fails: a binomial quantile.
 
     An example crosses by chance only if its certificate is false or its attack is confirmed wrongly, with probability
-    at most ``alpha + alpha_attack``. With noise that is independent between examples, and noise for the confirming test
-    that neither certificate nor attack has used, the number of chance crossings is stochastically dominated by
-    ``Bin(n, alpha + alpha_attack)``. The number exceeds ``most``, the quantile at ``1 - false_alarm``, with probability
-    at most false_alarm. The quantile is proved (``fixed_count``), with ``alpha + alpha_attack`` rounded up.
+    at most ``alpha + alpha_attack``. If the noise is independent between examples, and the confirming test uses noise
+    that neither the certificate nor the attack has used, the number of chance crossings is stochastically dominated by
+    ``Bin(n, alpha + alpha_attack)``. This number exceeds ``most``, the quantile at ``1 - false_alarm``, with
+    probability at most false_alarm. The quantile is computed rigorously (``fixed_count``), with
+    ``alpha + alpha_attack`` rounded up.
 
     Args:
         n: number of all examples for which certification was attempted, abstentions included, in [1, 10**9].

@@ -80,8 +80,8 @@ def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
 def distances_above(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     """Smallest float64 numbers not below the exact ``‖x_advᵢ − xᵢ‖``: the distances, rounded up once.
 
-    Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so no float64
-    below the result is an upper bound on the tensors' distance as real numbers.
+    Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so the result is
+    the smallest float64 upper bound on the exact distance of the tensors.
 
     Args:
         x_adv: see ``distances``.
@@ -158,7 +158,7 @@ def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float
 def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
-    Float64 sums decide where rounding cannot matter, exact rational arithmetic decides elsewhere.
+    Float64 sums decide where rounding cannot matter; exact rational arithmetic decides elsewhere.
 
     >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
@@ -284,9 +284,9 @@ def mean_distance(distances: Numbers, success: Numbers) -> float:
 def minimum_perturbation(distances: Numbers, success: Numbers) -> Tensor:
     """Smallest adversarial perturbation found for each example, over several attacks or budgets.
 
-    ``minₐ {distances[a, i] : success[a, i]}``, +inf if none succeeded: an upper bound on the distance to the decision
-    boundary (Szegedy et al., 2014, seek the same minimum). Enter an example misclassified without an attack as a
-    success at distance 0.
+    The result, ``minₐ {distances[a, i] : success[a, i]}``, or +inf if no attack succeeded, is an upper bound on the
+    distance to the decision boundary (Szegedy et al., 2014, seek the same minimum). Enter an example misclassified
+    without an attack as a success at distance 0.
 
     Args:
         distances: [A, N], float, at least 0, finite where successful; one row per attack or budget.
@@ -314,8 +314,8 @@ def perturbation_quantiles(minimum: Numbers, q: Sequence[float] = (0.25, 0.5, 0.
     """Quantiles of the smallest adversarial perturbations; q = 0.5 is the median.
 
     The quantile is the smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution
-    function (the first definition of Hyndman and Fan, 1996). A quantile is one of the given values, so +inf (never
-    fooled) needs no arithmetic. q = 0 gives the smallest value.
+    function (the first definition of Hyndman and Fan, 1996). A quantile is always one of the given values, never
+    interpolated, and so may be +inf (never fooled). q = 0 gives the smallest value.
 
     Args:
         minimum: [N], float, at least 0, +inf allowed; see ``minimum_perturbation``.

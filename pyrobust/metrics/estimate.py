@@ -32,8 +32,8 @@ class Estimate:
     """A mean over examples with its confidence interval; ``float(estimate)`` is the mean.
 
     The interval is that of the percentile bootstrap (Efron, 1979), for examples drawn independently from one
-    distribution; it covers the mean of that distribution with a probability near 1 - alpha, and nearer with more
-    examples. It says nothing about the noise of the certification or about other classifiers.
+    distribution. It covers the mean of that distribution with a probability that approaches 1 - alpha as the number of
+    examples grows. The interval says nothing about the noise of the certification or about other classifiers.
 
     Attributes:
         value: the mean.
@@ -81,9 +81,10 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 
 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
-    """Clip the ends of an interval to the range of the values, and each end to its side of the mean.
+    """Clip an interval to the range of the values, and widen it where needed so that it contains the mean.
 
-    Expansion can leave these limits if a few values outweigh all others, and rounding can if all values are equal.
+    The expansion can exceed these limits if a few values outweigh all others, and rounding can exceed them if all
+    values are equal.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)
@@ -92,7 +93,8 @@ def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple
 def interval_from_moments(mean: float, variance: float, third: float, alpha: float) -> tuple[float, float]:
     """Quantiles alpha/2 and 1 - alpha/2 of a nearly normal variable with these central moments.
 
-    ``mean + s·(z + g·(z² - 1)/6)``, s the root of the variance and g = third/s³ (Cornish and Fisher, 1938).
+    Each is ``mean + s·(z + g·(z² - 1)/6)``, where z is the normal quantile, s is the root of the variance and
+    g = third/s³ (Cornish and Fisher, 1938).
     """
     if variance <= 0:
         return mean, mean
@@ -102,7 +104,7 @@ def interval_from_moments(mean: float, variance: float, third: float, alpha: flo
 
 
 def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
-    """For each share in ``q``, the smallest of the values [N] that is at least as large as this share of them."""
+    """For each share in ``q``, the smallest of the values [N] at or below which at least this share of them lies."""
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:

@@ -2,8 +2,8 @@
 
 The logits of a network with l2 Lipschitz constant L change by at most L·‖δ‖₂ when its input changes by δ. So a margin
 of the logits, divided by its largest change per unit of distance, is a radius within which the prediction is constant
-(Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are
-deel-lip's. They take logits and labels, in this order, like PyTorch's losses; ``pyrobust.compat.deel_lip`` has the
+(Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are those
+of deel-lip. They take logits and labels, in this order, like PyTorch's losses; ``pyrobust.compat.deel_lip`` has the
 metrics with Keras's order of arguments. ``reduction`` may also be spelled as in Keras, in upper or lower case: "auto"
 and "sum_over_batch_size" are the mean, and None is "none".
 
@@ -34,7 +34,7 @@ _REDUCTIONS: Final = {
 
 
 class ProvableMetric(abc.ABC):
-    """A metric: one number for each example, reduced over the batch."""
+    """A metric that computes one number for each example, and reduces these numbers over the batch."""
 
     def __init__(self, factor: float, lip_const: float, reduction: str | None, name: str | None) -> None:
         self.lip_const = positive("lip_const", lip_const)
@@ -51,7 +51,7 @@ class ProvableMetric(abc.ABC):
 
     @abc.abstractmethod
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """Each example's number before the reduction, float64 [N]; arguments as for the call."""
+        """Each example's number before the reduction, float64 [N]; takes the same arguments as a call."""
 
     def __call__(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """Compute the metric of a batch from its logits and labels (tensors or arrays), in this order."""
@@ -107,10 +107,10 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         epsilon: radius ε, finite, at least 0.
         lip_const: L, positive and finite.
         reduction: "mean", "sum", or "none" for a 0 or 1 per example.
-        name: default: the name of the class.
+        name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. When called: as for ``binary_margins``.
+        InputError: a value out of range. Calls raise the errors of ``binary_margins``.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -126,7 +126,7 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(1.0, epsilon, lip_const, reduction, name)
 
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``binary_margins``."""
+        """1 for each proved example, 0 for each other one: float64 [N]; arguments as for ``binary_margins``."""
         return self._proved(binary_margins(logits, labels))
 
 
@@ -134,17 +134,17 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
 
     φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
-    Differentiable with respect to the logits.
+    The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
         negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
         reduction: "mean", "sum", or "none" for a number per example.
-        name: default: the name of the class.
+        name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. When called: as for ``binary_margins``; with negative_robustness, also for a
-            NaN or infinite logit, which otherwise counts as 0.
+        InputError: a value out of range. Calls raise the errors of ``binary_margins``; with negative_robustness, they
+            also raise InputError for a NaN or infinite logit, which otherwise counts as 0.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -182,10 +182,10 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         lip_const: L, positive and finite.
         disjoint_neurons: whether L is the constant of each logit, rather than of all logits together.
         reduction: "mean", "sum", or "none" for a 0 or 1 per example.
-        name: default: the name of the class.
+        name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. When called: as for ``categorical_margins``.
+        InputError: a value out of range. Calls raise the errors of ``categorical_margins``.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -206,7 +206,7 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
 
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``categorical_margins``."""
+        """1 for each proved example, 0 for each other one: float64 [N]; arguments as for ``categorical_margins``."""
         return self._proved(categorical_margins(logits, labels))
 
 
@@ -214,18 +214,18 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
 
     φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
-    Differentiable with respect to the logits.
+    The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
         disjoint_neurons: whether L is the constant of each logit, rather than of all logits together.
         negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
         reduction: "mean", "sum", or "none" for a number per example.
-        name: default: the name of the class.
+        name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. When called: as for ``categorical_margins``; with negative_robustness, also
-            for a row with NaN or inf, which otherwise counts as 0.
+        InputError: a value out of range. Calls raise the errors of ``categorical_margins``; with negative_robustness,
+            they also raise InputError for a row with NaN or inf, which otherwise counts as 0.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch

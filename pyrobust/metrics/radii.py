@@ -6,7 +6,7 @@ import math
 
 
 def quarters(largest: float) -> list[float]:
-    """0, 0.25, … up to the largest; in wider steps if that would give more than twelve radii.
+    """Return 0, 0.25, … up to the largest radius; the steps are wider if more than twelve radii would result.
 
     >>> quarters(0.6), quarters(4)[:3]
     ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])
@@ -18,7 +18,7 @@ def quarters(largest: float) -> list[float]:
 
 
 def rising(largest: float) -> list[float]:
-    """Five to twelve round numbers in (0, largest]; none for 0.
+    """Five to twelve round numbers in (0, largest]; none if ``largest`` is 0.
 
     >>> rising(0.0), len(rising(0.1)), rising(0.7)[-2:]
     ([], 10, [0.6, 0.7])
@@ -32,7 +32,7 @@ def rising(largest: float) -> list[float]:
 
 
 def usual_radii(largest: float) -> list[float]:
-    """0 and the quarters up to the largest, or 0 and round numbers if the largest is below 0.75.
+    """The radii of ``quarters``, or 0 and round numbers if the largest radius is below 0.75.
 
     >>> usual_radii(0.9), usual_radii(0.0)
     ([0.0, 0.25, 0.5, 0.75], [0.0])

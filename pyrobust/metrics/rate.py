@@ -16,7 +16,8 @@ class Rate:
     """A share of examples with its confidence interval; ``float(rate)`` is the share.
 
     The interval is for examples drawn independently from one distribution: it covers the share in that distribution
-    with probability at least 1 - alpha. It says nothing about stronger attacks. It is computed on first use.
+    with probability at least 1 - alpha. The interval says nothing about stronger attacks. The interval is computed when
+    it is first used.
 
     Attributes:
         successes: number of examples that count.
@@ -57,8 +58,8 @@ class Rate:
 def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
     """Estimate the share ``successes / n`` with its two-sided interval (Clopper and Pearson, 1934).
 
-    Each end is the one-sided bound at alpha / 2, rounded outward; the lower end is 0 if nothing succeeded, the upper
-    end is 1 if everything did.
+    Each end is the one-sided bound at alpha / 2, rounded outward; the lower end is 0 if no example counts, and the
+    upper end is 1 if all examples count.
 
     Args:
         successes: number of examples that count, in [0, n].

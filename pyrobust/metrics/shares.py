@@ -29,7 +29,7 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class RobustnessShares(Tabular):
-    """Shares of the same examples that are certified, attacked and undecided, each at the same radii.
+    """Shares of a set of examples that are certified, attacked and undecided at each of several radii.
 
     The three shares add up to 1 at each radius. ``1 - attacked`` is the robust accuracy under attack, ``certified`` is
     the certified accuracy and ``undecided`` is the certification gap between them.
@@ -124,16 +124,16 @@ def robustness_shares(
     radii: Sequence[float],
     alpha: float = 0.05,
 ) -> RobustnessShares:
-    """Shares of examples certified, attacked and undecided at each radius r, all balls closed.
+    """Shares of examples certified, attacked and undecided at each radius r, with closed balls.
 
     - attacked: ``upper ≤ r``, that is, an adversarial example within r is known;
     - certified: ``lower ≥ r`` and ``lower > 0``, that is, robust in the whole closed ball of radius r; and not
       attacked;
     - undecided: neither.
 
-    Comparisons include equality, in double precision. A ``lower`` of 0 proves nothing, not even the prediction at the
-    example itself, so the example is not certified at radius 0 either. With NaN in ``lower``, an example is not
-    certified; with NaN in ``upper``, it is not attacked.
+    The comparisons are in double precision. A ``lower`` of 0 proves nothing, not even the prediction at the example
+    itself, so the example is not certified at radius 0 either. With NaN in ``lower``, an example is not certified; with
+    NaN in ``upper``, it is not attacked.
 
     Args:
         lower: [N], float, the radius proved for the correct class, finite, at least 0; NaN or 0 if nothing is proved.
@@ -141,7 +141,7 @@ def robustness_shares(
             inf or NaN if none is known.
         radii: r, finite, at least 0, in any order.
         alpha: upper bound on the probability that a single interval misses, in (0, 1). The intervals are those of
-            ``estimate_rate`` for other examples of the same kind.
+            ``estimate_rate``, for the distribution from which the examples are drawn.
 
     Returns:
         RobustnessShares.
@@ -204,8 +204,8 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
     The edges are quantiles of the given values (the inverse of the empirical distribution function), and each value
     belongs to the first bin whose edge it does not exceed. Equal values share a bin, so some bins can be larger, and
-    there can be fewer than ``n_bins``. The intervals of a bin are for other examples between the same edges, as if the
-    edges had been chosen beforehand.
+    there can be fewer bins than ``n_bins``. The intervals of a bin are for other examples with a confidence between the
+    same edges, as if the edges had been chosen beforehand.
 
     Args:
         confidence: [N], float, finite; for example a probability, a margin of logits or p̂_A.
@@ -232,7 +232,7 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
 
 def is_certified(lower: _Floats, radius: float) -> _Flags:
-    """Where a ball of this radius is proved; False for a lower bound of NaN or 0, which proves nothing."""
+    """Where a ball of this radius is proved robust; False for a lower bound of NaN or 0, which proves nothing."""
     proved: _Flags = (lower >= radius) & (lower > 0)
     return proved
 

@@ -1,8 +1,8 @@
 """The range of results that random subsets of the same examples could give.
 
 Certification is slow, so papers report 500 images of 10,000. A result on all examples and a result on a subset agree if
-the latter is in the interval computed here for the subset's size. The subset is assumed to be drawn at random without
-replacement; every twentieth image of a shuffled test set serves as well.
+the result on the subset is in the interval computed here for the subset's size. The subset is assumed to be drawn at
+random without replacement; every twentieth image of a shuffled test set serves as well.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _ROUNDING = 1e-9
 def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> tuple[float, float]:
     """Interval of a random subset's accuracy: quantiles of the hypergeometric distribution.
 
-    The number of successes in a subset has ``P(X = k) = C(K, k)·C(n - K, m - k) / C(n, m)`` with K successes among all
-    examples and m the size. The probability beyond each end is at most alpha / 2.
+    The number of successes in a subset has ``P(X = k) = C(K, k)·C(n - K, m - k) / C(n, m)`` where K is the number of
+    successes among all n examples and m is the size of the subset. The probability beyond each end is at most
+    alpha / 2.
 
     Args:
         successes: number of successes among all examples, in [0, n].
@@ -70,8 +71,9 @@ def subset_average_certified_radius(
     """Interval for a random subset's average certified radius, from the moments of this average.
 
     With v = correct·radius, and m of N examples drawn, the mean of v has variance ``σ²/m·(N - m)/(N - 1)`` and third
-    central moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, with σ² and μ₃ those of v (Cochran, 1977). The
-    quantiles follow by the Cornish-Fisher expansion (1938), which is accurate from a few dozen examples on.
+    central moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, where σ² and μ₃ are the variance and third central
+    moment of v (Cochran, 1977). The quantiles follow by the Cornish-Fisher expansion (1938), which is accurate from a
+    few dozen examples on.
 
     Args:
         radius: [N], float, finite, at least 0.

@@ -63,7 +63,7 @@ class SurvivalCurve(Tabular):
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
         share: [501], float64, non-increasing.
         lower, upper: [501], float64, the share for the fewest and the most votes that are consistent with a log; equal
-            to ``share`` if votes are exact. They are not a confidence band (see `band`).
+            to ``share`` if votes are exact. ``lower`` and ``upper`` are not a confidence band (see `band`).
         p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 for a wrong prediction or an abstention.
     """
 
@@ -92,7 +92,7 @@ class SurvivalCurve(Tabular):
     def area(self) -> float:
         """Area under the curve y(t) from t = 1/2 to 1, relative to its maximum: ``2·∫ y(t) dt``, in [0, 1].
 
-        Computed in closed form, ``(1/N)·Σ max(0, 2·p̂_A - 1)``, independent of the grid of thresholds.
+        The area is computed in closed form, ``(1/N)·Σ max(0, 2·p̂_A - 1)``, independent of the grid of thresholds.
         """
         return _area(self.p_a)
 
@@ -112,7 +112,7 @@ class SurvivalCurve(Tabular):
         return float((self.p_a < 0.5).mean())
 
     def area_estimate(self, alpha: float = 0.05, *, resamples: int = 2000, seed: int = 0) -> Estimate:
-        """Estimate the area with its interval for other examples of the same kind.
+        """Estimate the area with its confidence interval for the distribution from which the examples are drawn.
 
         Args:
             alpha: error probability of the interval, in (0, 1).
@@ -134,7 +134,7 @@ class SurvivalCurve(Tabular):
         return bootstrap_mean(_area_contributions(self.p_a), alpha, resamples=resamples, seed=seed)
 
     def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
-        """Ends of exact binomial intervals for the share at each threshold, for other examples of the same kind.
+        """Ends of exact binomial intervals for the share at each threshold in the distribution of the examples.
 
         The lower ends are computed from ``lower``, the upper ends from ``upper``, so that votes read from a log are
         covered, too. Each interval (Clopper and Pearson, 1934) holds at its own threshold.
@@ -161,7 +161,7 @@ class SurvivalCurve(Tabular):
         return bounds[0], bounds[1]
 
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
-        """Quantiles of p̂_A over all examples, with 0 for wrong predictions; never interpolated.
+        """Quantiles of p̂_A over all examples, without interpolation; a wrong prediction counts as 0.
 
         Args:
             q: shares in [0, 1].
@@ -188,11 +188,12 @@ class SurvivalCurve(Tabular):
             below: limit of p̂_A, in (1/2, 1].
 
         Returns:
-            Positions in the columns from which the curve was made, int64, by increasing p̂_A, ties in the given order.
+            Positions in the columns from which the curve was made, int64, by increasing p̂_A, with ties in the given
+            order.
 
         Raises:
-            InputError: below out of range.
-            InputTypeError: below is not a number.
+            InputError: ``below`` is out of range.
+            InputTypeError: ``below`` is not a number.
 
         >>> survival_curve(np.array([99, 80, 55, 30]), 100, np.array([True] * 4)).hard_samples().tolist()
         [2, 1]
@@ -200,7 +201,7 @@ class SurvivalCurve(Tabular):
         return _hard(self.p_a, below)
 
     def hard_share(self, below: float = HARD) -> float:
-        """Share of all examples in ``hard_samples``, with the same arguments and errors.
+        """Share of all examples that ``hard_samples`` finds; takes the same arguments and raises the same errors.
 
         >>> survival_curve(np.array([99, 80, 55, 30]), 100, np.array([True] * 4)).hard_share()
         0.5
@@ -217,7 +218,7 @@ class SurvivalCurve(Tabular):
             One summary per label that occurs, by increasing label.
 
         Raises:
-            InputError: another length, or a negative label.
+            InputError: labels of another length, or a negative label.
             InputTypeError: labels that are not integers.
 
         >>> curve = survival_curve(np.array([10, 10, 8, 3]), 10, np.array([True] * 4))
@@ -228,7 +229,7 @@ class SurvivalCurve(Tabular):
         return [_summary(int(label), self.p_a[classes == label]) for label in np.unique(classes)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the curve, its band and its summaries to plain numbers and lists; leaves out p̂_A of each example."""
+        """Convert the curve, its band and its summaries to plain numbers and lists, without the p̂_A of each example."""
         q = (0.05, 0.25, 0.5, 0.75, 0.95)
         return {
             "n_examples": len(self),

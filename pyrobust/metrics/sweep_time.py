@@ -1,4 +1,4 @@
-"""Time of a sweep on several workers, from the times of a pilot's images."""
+"""Time of a sweep on several workers, estimated from the times of the images of a pilot run."""
 
 from __future__ import annotations
 
@@ -39,18 +39,19 @@ class SweepTime:
 
 
 def sweep_time(seconds: npt.ArrayLike, images: int, workers: int = 1, chunk: int = 1) -> SweepTime:
-    """Extrapolate the time of a sweep from the times of a pilot's images.
+    """Extrapolate the time of a sweep from the times of the images of a pilot run.
 
     The total is ``images · mean(seconds)``, and the last worker finishes after the time of ⌈chunks / workers⌉ average
     chunks. If chunks take different times and each goes to whichever worker is free, this adds at most the time of the
     longest chunk (Graham, "Bounds on multiprocessing timing anomalies", 1969). The workers are assumed to be as fast as
-    the pilot's, at the same batch size; their start-up time is not included.
+    those of the pilot run, at the same batch size; the start-up time of the workers is not included.
 
     Args:
         seconds: [N], seconds per image for each image or chunk of the pilot, finite and at least 0.
         images: images of the sweep, from 1 to 2**32.
         workers: number of workers, from 1 to 2**32.
-        chunk: number of images in a chunk, from 1 to 2**32. For K shards of a job array: images / K, rounded up.
+        chunk: number of images in a chunk, from 1 to 2**32. For a job array of K shards, this is images / K, rounded
+            up.
 
     Returns:
         SweepTime.

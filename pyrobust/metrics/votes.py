@@ -4,8 +4,8 @@ A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n
 for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen,
 Rosenfeld and Kolter, 2019). R increases with k, so a printed radius determines the votes, up to the digits not printed.
 
-These radii are for reading logs, to a relative accuracy of 1e-8. They are not rounded down: for certificates use
-``pyrobust.smoothing.certified_radius``.
+The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs. They are not rounded down: for
+certificates, use ``pyrobust.smoothing.certified_radius``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Int
         digits: significant digits, in [1, 17].
 
     Returns:
-        [N], int64, for ``votes_for_radius``; equal to digits where the radius is 0.
+        [N], int64, for ``votes_for_radius``; equal to ``digits`` where the radius is 0.
 
     Raises:
         InputError: a value out of range.
@@ -123,11 +123,13 @@ def votes_for_radius(
 ) -> tuple[_Ints, _Ints, _Ints]:
     """Recover the votes n_A from printed radii, by inverting R: a point estimate and the possible range.
 
-    With u = 10^-decimals, programs print ρ for R(k) in [ρ - u/2, ρ + u], depending on whether they round down or to the
-    nearest number. On both sides, ρ·2^-23 is added for sigma in float32 and for other programs' rounding errors.
+    With u = 10^-decimals, the R(k) of a printed radius ρ is in [ρ - u/2, ρ + u], whether the program rounds down or to
+    the nearest number. The range is widened by ρ·2^-23 on both sides, for sigma in float32 and for other programs'
+    rounding errors.
 
-    - least, most: the smallest and the largest such k. If there is none, because n, alpha or sigma were different
-      (``is_attainable``), they are the neighbors of ρ: the last k with R(k) < ρ and the first k with R(k) ≥ ρ.
+    - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, because n, alpha
+      or sigma were different (``is_attainable``), least and most are the neighbors of ρ: the last k with R(k) < ρ and
+      the first k with R(k) ≥ ρ.
     - point: the smallest k in [least, most] with R(k) ≥ ρ; ``most`` if ρ was rounded up above R(most).
 
     Args:
@@ -165,7 +167,7 @@ def votes_for_radius(
 def is_attainable(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Whether some number of votes has a radius that prints like this; otherwise n, alpha or sigma were different.
+    """Whether each printed radius is that of some number of votes; if not, n, alpha or sigma were different.
 
     Takes the same arguments and raises the same errors as ``votes_for_radius``.
 
@@ -233,7 +235,7 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 
 
 def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
-    """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if there is none up to n.
+    """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if no k up to n does.
 
     R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a quantile of a binomial distribution, extended to real
     numbers by the incomplete beta function. The result is accurate to about 1e-10·n votes, and is read from the table

@@ -1,4 +1,4 @@
-"""Attacks: a step along the gradient's sign, and whole PGD.
+"""Attacks: a step along the gradient's sign, and a whole PGD attack.
 
 The floor of a step is a clone of the images; the floor of PGD is its forward passes and input gradients.
 """
@@ -31,13 +31,13 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def sign_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: float, epsilon: float) -> Tensor:
-    """Step along the gradient's sign, and project onto the ball and the box [0, 1], as usual scripts do."""
+    """Step along the gradient's sign, and project onto the ball and the box [0, 1], as scripts usually do."""
     moved = x_adv + step * gradient.sign()
     return (x + (moved - x).clamp(-epsilon, epsilon)).clamp(0, 1)
 
 
 def pgd(model: nn.Module, x: Tensor, y: Tensor, epsilon: float, step: float, steps: int) -> Tensor:
-    """Attack by projected gradient descent from x, as usual scripts do (Madry et al., 2018)."""
+    """Attack by projected gradient descent from x, as scripts usually do (Madry et al., 2018)."""
     x_adv = x.clone()
     for _ in range(steps):
         x_adv.requires_grad_()

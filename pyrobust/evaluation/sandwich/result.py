@@ -134,7 +134,7 @@ class Sandwich(Tabular):
 
     @cached_property
     def confidence(self) -> _Floats:
-        """Confidence of each prediction, float64 [N]: the softmax probability, or a smoothed classifier's share of the votes."""
+        """Confidence of each prediction, float64 [N]: softmax probability, or share of the votes after smoothing."""
         if not self.smoothed:
             return self.run.table["confidence"]
         votes = self.run.histogram("counts")

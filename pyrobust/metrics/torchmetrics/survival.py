@@ -42,7 +42,7 @@ class _SurvivalMetric(Metric):
         self.counts += torch.bincount(counted, minlength=self.n + 1)
 
     def compute(self) -> Tensor:
-        """Compute the number, a float64 scalar.
+        """Compute the metric, a float64 scalar.
 
         Raises:
             InputError: no examples.
@@ -105,7 +105,7 @@ class HardShare(_SurvivalMetric):
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
-        InputError: n or below out of range.
+        InputError: ``n`` or ``below`` out of range.
 
     >>> float(HardShare(100)(torch.tensor([100, 75, 50, 30]), torch.tensor([True, True, True, True])))
     0.5
