@@ -61,8 +61,8 @@ class RobustnessCurve(Tabular):
     """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
     Each point is an upper bound: a stronger attack can only lower it. By construction, the curve never rises with
-    epsilon. The pointwise intervals are for the accuracy under this attack: their lower ends do not bound the true
-    robust accuracy.
+    epsilon. The pointwise intervals are for the accuracy under this attack: their lower ends are not lower bounds of
+    the true robust accuracy.
 
     Attributes:
         attack: name of the attack class.
@@ -296,11 +296,11 @@ def robustness_curve(
     attack class's own ``evaluate`` is not used, because its result is not for individual examples.
 
     Args:
-        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its ``generate(x, y, *,
-            epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices int64 [n], positions in
-            x), one attack is made, with the largest epsilon. Otherwise, one attack is made for each epsilon, and its
-            ``generate(x, y)`` is called. The ball and the clip range are those of the attack's attributes norm,
-            clip_min and clip_max; by default, they are "linf" (the weakest requirement) and no range.
+        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
+            ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
+            int64 [n], positions in x), one attack is made, with the largest epsilon. Otherwise, one attack is made for
+            each epsilon, and its ``generate(x, y)`` is called. The ball and the clip range are those of the attack's
+            attributes norm, clip_min and clip_max; by default, they are "linf" (the weakest requirement) and no range.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.

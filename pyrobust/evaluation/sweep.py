@@ -40,7 +40,7 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """Progress of a chunk since the last part; a part is committed in one transaction, from which the chunk can resume.
+    """A part of the results of a chunk, committed in one transaction; the chunk can resume after any part.
 
     Args:
         rows: columns of the images finished since the last part.

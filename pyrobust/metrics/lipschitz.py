@@ -126,7 +126,7 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(1.0, epsilon, lip_const, reduction, name)
 
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """1 for each proved example, 0 for each other one: float64 [N]; arguments as for ``binary_margins``."""
+        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``binary_margins``."""
         return self._proved(binary_margins(logits, labels))
 
 
@@ -206,7 +206,7 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
 
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """1 for each proved example, 0 for each other one: float64 [N]; arguments as for ``categorical_margins``."""
+        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``categorical_margins``."""
         return self._proved(categorical_margins(logits, labels))
 
 
