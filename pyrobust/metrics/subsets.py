@@ -27,8 +27,8 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
     """Interval of a random subset's accuracy: quantiles of the hypergeometric distribution.
 
     The number of successes in a subset has ``P(X = k) = C(K, k)·C(n - K, m - k) / C(n, m)``, where K is the number of
-    successes among all n examples and m is the size of the subset. The probability beyond each end is at most alpha /
-    2.
+    successes among all n examples and m is the size of the subset. The probability beyond each end is at most
+    alpha / 2.
 
     Args:
         successes: number of successes among all examples, in [0, n].
