@@ -229,7 +229,7 @@ class SurvivalCurve(Tabular):
         return [_summary(int(label), self.p_a[classes == label]) for label in np.unique(classes)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the curve, its band and its summaries to plain numbers and lists, without the p̂_A of each example."""
+        """Convert the curve, its bounds and its summaries to plain numbers and lists, without each example's p̂_A."""
         q = (0.05, 0.25, 0.5, 0.75, 0.95)
         return {
             "n_examples": len(self),

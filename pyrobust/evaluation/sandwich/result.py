@@ -44,8 +44,8 @@ class Crossing:
         lower_by: the method that proved ``lower``, or "smoothing".
         upper: the distance of the adversarial example, at most ``lower``.
         upper_by: the attack that found the adversarial example.
-        margin: upper bound, at most 0, of a base classifier's margin at the adversarial example under the semantics of
-            the certificate. None for a smoothed classifier.
+        margin: a base classifier's margin at the adversarial example, at most 0: observed with semantics "float32", an
+            upper bound with "real". None for a smoothed classifier.
         p_value: p-value of a smoothed classifier's test that rejected the label. None for a base classifier.
     """
 
@@ -145,9 +145,9 @@ class Sandwich(Tabular):
     def crossings(self) -> tuple[Crossing, ...]:
         """Examples with ``upper ≤ lower`` whose misclassification is certain, in index order.
 
-        For a base classifier, the upper bound of the margin at the adversarial example, under the semantics of the
-        certificate, is at most 0. With semantics "real", the classifier is therefore wrong at the adversarial example
-        even in exact arithmetic. For a smoothed classifier, the statistical test rejected the label.
+        For a base classifier, the margin at the adversarial example is at most 0: the observed margin with semantics
+        "float32", its upper bound with "real". With "real", the classifier is therefore wrong at the adversarial
+        example even in exact arithmetic. For a smoothed classifier, the statistical test rejected the label.
         """
         table = self.run.table
         crossed = (table["upper"] <= table["lower"]) & (table["lower"] > 0)
