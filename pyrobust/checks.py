@@ -1,8 +1,8 @@
 """Argument checks, one for each kind of argument, and short forms of values for messages.
 
-Every check takes the argument's name first and returns the value in one type. Errors read ``name: expected ..., got
-...``: `InputTypeError` for a wrong type, `InputError` for a value out of range. Bools and strings are never numbers or
-integers; a NumPy scalar, and an array or a tensor of one element, count as their element.
+Every check takes the argument's name first and returns the value in one type. Errors read ``name: expected …, got …``;
+a wrong type raises `InputTypeError`, and a value out of range raises `InputError`. Bools and strings are never numbers
+or integers. A NumPy scalar counts as a number, and an array or tensor of one element counts as that element.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def probability(name: str, value: Any, hint: str = "") -> float:
-    """Return a number in (0, 1) as a float; the hint, such as "0.001 is usual", ends the error.
+    """Return a number in (0, 1) as a float; an error ends with the hint, such as "0.001 is usual".
 
     >>> probability("alpha", 1, "0.001 is usual")
     Traceback (most recent call last):
@@ -235,7 +235,7 @@ def norm_name(name: str, value: Any) -> NormName:
 
 
 def attack_norm_name(name: str, value: Any, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> AttackNormName:
-    """Return the name of one of these norms, as ``norm_name`` does; the l0 norm is given as "l0" or 0.
+    """Return the name of one of ``norms``, given by name or order as in ``norm_name``; the l0 norm is "l0" or 0.
 
     >>> attack_norm_name("norm", "L0"), attack_norm_name("norm", 2, ("l2",))
     ('l0', 'l2')
@@ -263,7 +263,7 @@ def _norm_among(name: str, value: Any, norms: tuple[_Norm, ...]) -> _Norm:
 
 
 def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
-    """Return the items of a sequence, of numbers or of what ``of`` names, unchanged; a string is refused.
+    """Return the items of a sequence unchanged, and refuse a string; ``of`` names the kind of items in the error.
 
     >>> items("radii", (0, 0.25))
     [0, 0.25]
@@ -332,14 +332,15 @@ def radii(
     *,
     infinite: bool = False,
 ) -> Tensor:
-    """Return a radius, one for each example, or one for each element: numbers of at least 0, float64 on the CPU.
+    """Return one radius, or one for each example or each element: numbers of at least 0, float64 on the CPU.
 
     Args:
         name: of the argument.
-        value: a number, or a sequence, array or tensor [N]; [1] holds for every example. With ``shape`` also a tensor
-            with the dimensions of the examples, [N, *shape], or one that broadcasts to a single example.
-        examples: N if known; the result is then [N], else [] or [N].
-        shape: of one example, to allow one radius per element; the result is then [N] or [N, *shape].
+        value: a number, or a sequence, array or tensor [N]; a single radius [1] holds for every example. If ``shape``
+            is given, the value may also be a tensor with the dimensions of the examples, [N, *shape], or a tensor that
+            broadcasts to a single example.
+        examples: N, if known; the result is then [N], otherwise [] or [N].
+        shape: shape of one example, to allow one radius per element; the result is then [N] or [N, *shape].
         infinite: whether infinite radii are allowed.
 
     >>> radii("epsilon", 0.5), radii("epsilon", [0.5], 2)
@@ -401,7 +402,7 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Return a tensor unchanged; an array, or a list of numbers, arrays or tensors, as a tensor; None for other things.
+    """Return a tensor unchanged; an array, or a list of numbers, arrays or tensors, as a tensor; None for other values.
 
     Python's numbers have no dtype: in a list, those that are not integers get ``dtype``, by default torch's default. An
     array shares its memory with the tensor where torch can do that.
@@ -460,7 +461,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
 
 
 def label_hint(labels: Any) -> str:
-    """Say how to number labels if some are strings; empty if none is.
+    """Return a hint on how to number labels if some labels are strings, else an empty string.
 
     >>> label_hint(["cat", "dog"])
     "number the classes in the order of the model's outputs: [classes.index(label) for label in labels]"
@@ -472,12 +473,12 @@ def label_hint(labels: Any) -> str:
 
 
 def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | None = None) -> Tensor:
-    """Return a dense float tensor with data as it is, and arrays and lists of floats as such tensors.
+    """Return a dense float tensor unchanged, and convert an array or a list of floats to such a tensor.
 
     Args:
         name: of the argument.
         value: a tensor, an array or a list; numbers in a list get ``dtype``, see ``as_tensor``.
-        sets: the function that takes data sets and loaders, for the error when one is given.
+        sets: the function that takes data sets and loaders, which the error names if ``value`` may be one of these.
         dtype: of numbers in a list.
 
     >>> float_tensor("x", torch.zeros(2, dtype=torch.uint8))
@@ -533,7 +534,7 @@ def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
 
 
 def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
-    """Return examples to be certified in the given dtype, which ``holder`` takes; refuse values that it does not hold.
+    """Cast examples to be certified to the dtype that ``holder`` takes; refuse values that are not exact in this dtype.
 
     >>> exact_cast("x", torch.tensor([[0.5]]).double(), torch.float32)
     tensor([[0.5000]])
@@ -566,7 +567,7 @@ def dense(name: str, tensor: Tensor) -> Tensor:
 
 
 def finite_values(name: str, values: Tensor) -> Tensor:
-    """Return a tensor without NaN and infinities unchanged.
+    """Return a tensor unchanged; refuse NaN and infinities.
 
     >>> finite_values("x", torch.tensor([[0.5, torch.inf]]))
     Traceback (most recent call last):
@@ -579,7 +580,7 @@ def finite_values(name: str, values: Tensor) -> Tensor:
 
 
 def image_indices(indices: Any, examples: int | None = None) -> list[int]:
-    """Return each example's image index in the noise contract; default: its position, if ``examples`` is given.
+    """Return each example's image index, which keys its noise; default: its position, if ``examples`` is given.
 
     >>> image_indices(None, 3)
     [0, 1, 2]
@@ -680,7 +681,7 @@ def number_text(value: float) -> str:
 
 
 def summary(result: object, **facts: Any) -> str:
-    """Write the ``repr`` of a result: its class and the facts that are not None, without its arrays.
+    """Write the ``repr`` of a result: its class and those of the ``facts`` that are not None, without arrays.
 
     >>> class Bounds: ...
     >>> summary(Bounds(), images=2, sigma=0.25, grid=None)
@@ -727,7 +728,7 @@ def _power(number: int) -> str:
 
 
 def shown(value: Any) -> str:
-    """Write the value for a message in at most 200 characters; Python refuses to write huge integers in decimal."""
+    """Write a value for a message in at most 200 characters; a huge integer is described by its number of bits."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 600:
         return f"an integer of {value.bit_length()} bits"
     with suppress(ValueError):  # repr of huge integers inside a value

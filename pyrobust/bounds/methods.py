@@ -1,9 +1,9 @@
-"""Bounding methods by linear relaxation, as an engine sees them, and the interface of engines.
+"""Descriptions of the bounding methods based on linear relaxation, and the interface of the engines that run them.
 
 Every engine computes the ranges of all layers in order, by intervals, and bounds linear functions of a layer's neurons
-by a backward pass through the relaxations below. A method says which of these bounds it uses. All else, such as input
-sets, rounding errors, memory and the choice of kernels, is left to the engines, so a method that consists of these
-steps is a single entry here.
+by a backward pass through the relaxations of the layers before it. A ``Method`` states which of these bounds are used.
+The engines handle everything else, such as input sets, rounding errors, memory and the choice of kernels, so each
+method that consists of these steps is defined by one ``Method``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SlopeSearch:
         decay: factor on the rate at each step.
         moments: decay rates of the mean and of the mean square of the gradient.
         least_gain: a gain below this share of 1 + |bound| does not count.
-        patience: a row ends after more than this many steps without a gain.
+        patience: the search for a row ends after more than this many steps without a gain.
     """
 
     rate: float
@@ -39,12 +39,12 @@ class SlopeSearch:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A bounding method, as an engine sees it.
+    """The description of a bounding method, which engines read.
 
     Attributes:
-        name: as users write it.
-        refines: whether a backward pass replaces the ranges of neurons that are unstable for a function that reads
-            them; other hidden neurons keep their interval ranges. Later layers use the refined ranges.
+        name: the method's name, as users write it.
+        refines: whether a backward pass replaces the ranges of the neurons that are unstable in a function applied to
+            them; all other hidden neurons keep their interval ranges. Later layers use the refined ranges.
         to_input: whether the backward pass of the specification is concretized on the input set, with the relaxation
             of every function on the way; otherwise it is concretized on the ranges of the first functions that it
             meets.
@@ -78,6 +78,6 @@ class BoundEngine(Protocol):
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
         """Bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; without ``with_upper``, upper bounds are +inf.
 
-        Without rows, the outputs themselves are bounded. If the query's watch ends the work, bounds not reached are
-        infinite or interval bounds.
+        Without rows, the outputs themselves are bounded. If the query's ``watch`` ends the work early, the bounds not
+        yet computed are infinite or interval bounds.
         """

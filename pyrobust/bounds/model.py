@@ -92,16 +92,16 @@ class BoundedModel:
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018);
     - "alpha-crown": like "crown", but the lower slopes of ReLU and leaky ReLU (in the native engine also of PReLU and
-      abs) are optimised for each bound (Xu et al., 2021). Other functions keep CROWN's relaxations.
+      abs) are optimised for each bound (Xu et al., 2021). All other functions keep the relaxations of "crown".
 
-    The last three intersect their bounds, and the hidden-layer ranges that they refine, with interval bounds of the
-    same sets, so they are never looser than "ibp", up to rounding. For balls there is also "lipschitz": the outputs at
-    the center, widened by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); these bounds are
-    usually far looser.
+    The methods "crown-ibp", "crown" and "alpha-crown" intersect their bounds, and the hidden-layer ranges that they
+    refine, with interval bounds of the same sets, so their bounds are never looser than those of "ibp", up to rounding.
+    For balls there is also "lipschitz": the outputs at the center, widened by the network's Lipschitz constant times
+    epsilon (see ``lipschitz_bound``); these bounds are usually far looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, including the engine's own. ``sound=False``
     instead computes plain floating-point bounds by one method alone, for comparison with other programs.
-    ``BoundOptions`` documents this and the other settings that the methods below share and also take as keyword
+    ``BoundOptions`` documents ``sound`` and the other settings, which the functions below also take as keyword
     arguments.
 
     Args:
@@ -216,10 +216,10 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range. Float64 inputs of a float32 model must hold float32 values, because the
                 model takes no other values.
-            epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
-                for each element: a tensor that broadcasts to x, or to one example, and has as many dimensions. A tensor
-                [B] always means one for each example, so vectors take [1, N]. A radius may be infinite if there is a
-                clip range.
+            epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
+                may also hold a radius for each element: a tensor that broadcasts to x, or to one example, and has as
+                many dimensions. A tensor [B] always holds a radius for each example, so radii for the elements of a
+                vector have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
@@ -340,9 +340,9 @@ class BoundedModel:
     ) -> dict[str, Bounds]:
         """Bound the values of every layer over all inputs of each set; the output comes last.
 
-        Relaxations are made from these ranges. With "crown", a backward pass bounds the neurons whose range contains a
-        kink of the activation that reads them; intervals bound all other neurons. The torch engine computes the ranges
-        in float64.
+        The bounding methods compute their linear relaxations from these bounds. With "crown", a backward pass bounds
+        the neurons whose range contains a kink of the activation that reads them; intervals bound all other neurons.
+        The torch engine computes the ranges in float64.
 
         Args:
             x: as for ``bounds``.
@@ -499,10 +499,10 @@ class BoundedModel:
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Each radius returned was itself proved, and the proof failed at a radius larger by at most 2⁻²⁰·largest
-        (2⁻²⁰·max(1, radius) if ``largest`` is not given), unless the limit was proved or the time ended. Nothing is
-        inferred from other radii, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone:
-        their radius is the quotient of a margin and a slope.
+        Every returned radius is proved. Unless the limit was proved or the time ended, the proof failed at a second
+        radius, larger by at most 2⁻²⁰·largest (2⁻²⁰·max(1, radius) if ``largest`` is not given). No radius is inferred
+        from a proof at another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are
+        monotone; with these, the radius is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
@@ -510,14 +510,14 @@ class BoundedModel:
             largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: the distance to
                 the farthest input in the clip range; without a clip range, 2⁹⁶⁰.
             box: [...], float64, finite and at least 0: radii of an example's elements. The radius r then stands for the
-                set of x + δ with |δᵢ| ≤ r·boxᵢ. Only for norm "linf", and not for method "lipschitz".
+                set of x + δ with |δᵢ| ≤ r·boxᵢ. ``box`` requires norm "linf", and a method other than "lipschitz".
             options: as for ``bounds``.
             keywords: as for ``bounds``.
 
         Returns:
             The radii; 0 where the margins of x itself are not proved to be positive. If the limit itself (``largest``
             or 2⁹⁶⁰) was proved, the radius is the limit; if ``largest`` is not given and the whole clip range was
-            proved, it is infinite.
+            proved, the radius is infinite.
 
         Raises:
             InputError, InputTypeError, ModelError: as for ``bounds``.
@@ -606,7 +606,7 @@ class BoundedModel:
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Verdicts:
-        """Decide for each ball: "verified", "falsified" or "unknown".
+        """Give each ball one of the verdicts "verified", "falsified" and "unknown".
 
         A forward pass comes first: an example that the model misclassifies is falsified by x itself. Then the methods
         run in turn, each on the examples that are still undecided, and finally the attack.
@@ -619,7 +619,7 @@ class BoundedModel:
                 order to run; default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
-            progress: as for ``bounds``, for each method in turn.
+            progress: as for ``bounds``, anew for each method.
             options: as for ``bounds``.
             keywords: as for ``bounds``.
 

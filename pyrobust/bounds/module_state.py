@@ -70,21 +70,23 @@ _BUILTINS = dict(vars(builtins))
 
 
 class Incomparable(Exception):
-    """The module holds, or its code names, something that cannot be compared."""
+    """The module, or code that the module runs, refers to something that cannot be compared."""
 
 
 class ModuleState:
-    """The state of a module, as it was at construction, that determines its output in evaluation mode.
+    """The part of a module's state, as it was at construction, that determines the output in evaluation mode.
 
-    It compares the class and all attributes of every submodule; the dtype, device, shape, strides, bytes and attributes
-    of tensors and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts of
-    these; all members of classes outside the constant packages; and functions, their defaults and closures, and the
-    globals that code names. Of the constant packages (torch and parts of the standard library), it compares only
-    members that code outside them names. Other things that a forward pass reads, such as files, are not compared.
+    Every submodule is compared by its class and all attributes, and every tensor by dtype, device, shape, strides,
+    bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
+    these are compared by value. Functions are compared with their defaults, their closures, and the globals that their
+    code names. Classes are compared by all their members; in packages that are taken as constant (torch and parts of
+    the standard library), only members that are named by code outside these packages are compared. Files and other
+    external data that a forward pass reads are not compared.
 
     Raises:
         Incomparable: for a submodule in training mode, a forward hook, a tensor that is not plain, an object of any
-            other type, code that imports, computes names or reads settings of torch, or an active torch mode.
+            other type, code that imports modules, computes attribute names or reads settings of torch, or an active
+            mode of torch, such as autocast.
 
     >>> layer = nn.Linear(2, 2).eval()
     >>> state = ModuleState(layer)
@@ -102,7 +104,7 @@ class ModuleState:
         self._numbers = {id(tensor): i for i, tensor in enumerate(reading.tensors)}
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return the copy of a tensor of the module, which must still be alive, or a new copy of another tensor."""
+        """Return the stored copy of a tensor of the module, which must still be alive; copy any other tensor."""
         number = self._numbers.get(id(tensor))
         return tensor.detach().clone() if number is None else self._copies[number].tensor
 

@@ -61,23 +61,22 @@ class BoundOptions:
     Attributes:
         norm: norm of the balls: "linf", "l2" or "l1"; "L2", 2 and ``math.inf``, for example, are understood, too.
         method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz"; for verification also "cascade": the first
-            three in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
+            three methods in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
             tensor or nested sequence with as many dimensions as one example, to which it broadcasts, such as [C, 1, 1]
             for the ends of each channel; both ends of an element may be equal, which fixes the element. The keyword
-            arguments ``clip_min=low, clip_max=high``, which attacks take, set it, too.
+            arguments ``clip_min=low, clip_max=high``, which attacks take, also set ``clip``.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass, by direct
             algorithms in the model's floats with sums in any order. "lipschitz" supports only "real".
         memory_limit: bytes of memory that a call may use beyond its arguments, its results, the network and the copies
-            of its weights that the first call makes. The call is split into as many parts as that requires; if one
-            example needs more, an error says how much. The forward passes and the attack of ``verify`` are not counted.
-            Default: a share of the free memory.
+            of its weights that the first call makes. The call is split into as many parts as the limit requires; if a
+            single example needs more memory, the error message says how much. The forward passes and the attack of
+            ``verify`` are not counted. Default: a share of the free memory.
         iterations: largest number of "alpha-crown" steps for a row, at least 0.
         time_limit: seconds after which a call ends with what is proved so far: rows not reached have interval bounds,
-            and examples not reached have infinite bounds. A step that has begun is finished.
-            Default: no limit.
+            and examples not reached have infinite bounds. A step that has begun is completed. Default: no limit.
 
     Raises:
         InputError: a field has an unknown name or a value out of range.
@@ -147,7 +146,7 @@ def merge_options(
     keywords: Mapping[str, Any],
     default: BoundOptions | None = None,
 ) -> BoundOptions:
-    """Return the options of a call: those given, else its defaults, with the keywords overriding fields.
+    """Return the options of a call: ``options`` if given, else ``default``, with fields overridden by the keywords.
 
     >>> def bounds(x, *, options=None, **keywords): ...
     >>> merge_options(bounds, BoundOptions(norm="l2"), {"method": "ibp"}).norm

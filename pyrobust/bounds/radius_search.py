@@ -1,4 +1,4 @@
-"""Search for certified radii: a bracket for each example, all examples in one batch."""
+"""Search for certified radii, with a bracket for each example and all examples in one batch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def search_radius(
     radii: the bracket closes to ``RESOLUTION`` times the scale or the radius, whichever is larger. The search ends
     early when ``goes_on`` returns False.
 
-    The loss of margin from radius 0 on grows like a power of the radius, with an exponent that itself grows: a margin
-    of 9 at radius 0 may be -500 at four times its root. The root is therefore approached by the secant through both
-    ends of the bracket in the logarithms of radius and loss; the weight of an end that stays is halved (the Illinois
-    method; Dowell and Jarratt, 1971). A step that would come within the resolution of an end of the bracket is moved to
-    half the resolution beyond the root, so that the bracket closes from the other side.
+    The loss of margin relative to radius 0 grows like a power of the radius, with an exponent that itself grows: a
+    margin of 9 at radius 0 may be -500 at four times the root, the radius at which the margin vanishes. The root is
+    therefore approached by the secant through both ends of the bracket in the logarithms of radius and loss; the weight
+    of an end that does not move is halved (the Illinois method; Dowell and Jarratt, 1971). A step that would end within
+    half the resolution of an end of the bracket is moved to half the resolution from that end, so that the bracket
+    closes from the other side.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")

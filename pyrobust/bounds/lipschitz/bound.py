@@ -106,7 +106,7 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
 
 
 class LipschitzEngine:
-    """Bounds of a graph's output from its value at the center of a ball and its Lipschitz constant, on the CPU.
+    """An engine, on the CPU, that bounds outputs over balls by the output at the center and a Lipschitz constant.
 
     Args:
         output: the graph.
@@ -122,7 +122,7 @@ class LipschitzEngine:
         return engine_for(self._output, torch.float64, CPU, None)
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bounds [B, S] of rows [S, K] or [B, S, K] times the outputs; see ``Engine.run``.
+        """Bound the products of specification rows [S, K] or [B, S, K] with the outputs: [B, S]; see ``Engine.run``.
 
         Raises:
             InputError: the sets are not balls, or semantics is not "real".
@@ -139,10 +139,10 @@ class LipschitzEngine:
         return EngineBounds.by(LIPSCHITZ, lower, upper)
 
     def radius(self, inputs: InputSet, rows: Margins, query: Query) -> Tensor:
-        """The proved radius around each center within which all rows [B, S, K] stay above zero: float64 [B].
+        """The proved radius around each center within which all rows [B, S, K] times the outputs are positive: float64 [B].
 
-        ``min_s m_s / g_s`` with margins m at the center and slopes g, rounded down; infinite where all slopes are 0,
-        and 0 where a margin is not proved to be positive.
+        The radius is ``min_s m_s / g_s``, rounded down, with margins m at the center and slopes g. It is infinite where
+        all slopes are 0, and 0 where a margin is not proved to be positive.
 
         Raises:
             InputError: as for ``run``.

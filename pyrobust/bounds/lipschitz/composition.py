@@ -153,10 +153,10 @@ class Constants:
         return _product(value, self.value[z])
 
     def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
-        """The weights times the factors of a scale before the layer, and the node that these weights apply to.
+        """The weights times the factors of a scale before the layer, and the node to which the layer then applies.
 
-        The weights stay unchanged if there is no scale, if its factors differ within a channel, or if it is folded into
-        the layer before it.
+        The weights stay unchanged if there is no scale, or if the scale has factors that differ within a channel or is
+        folded into the layer before the scale.
         """
         z = layer.inputs[0]
         while _shifts(z):

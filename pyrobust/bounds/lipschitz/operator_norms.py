@@ -56,7 +56,8 @@ class Weights:
 def linear_norm(weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
 
-    For l∞, it is the largest sum of absolute values in a row; for l1, in a column; for l2, see ``spectral_norms``.
+    For l∞, the bound is the largest sum of absolute values in a row; for l1, it is the largest sum in a column; for l2,
+    see ``spectral_norms``.
     """
     if norm == "l2":
         bound, radius = spectral_norms([weights.middle[None]]).upper, weights.radius
@@ -70,9 +71,9 @@ def linear_norm(weights: Weights, norm: str) -> float:
 def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a convolution with these weights and its zero padding.
 
-    For l∞ and l1, it is the largest sum of absolute values in a row (l∞) or a column (l1) of its matrix; for l2, it
-    follows by Gram iteration from that matrix if the layer is small, else from a circulant matrix that contains it (see
-    ``_symbols``).
+    For l∞ and l1, the bound is the largest sum of absolute values in a row (l∞) or a column (l1) of the layer's matrix.
+    For l2, Gram iteration bounds the norm of that matrix if the layer is small, else the norm of a circulant matrix
+    that contains that matrix (see ``_symbols``).
     """
     if norm != "l2":
         magnitude = weights.magnitude()
