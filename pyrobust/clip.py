@@ -1,8 +1,8 @@
-"""The argument ``clip``: the range of valid input values, of attacks, bounds and sweeps.
+"""The argument ``clip`` of attacks, bounds and sweeps: the range of valid input values.
 
-Everywhere ``clip=None`` means that values have no limit. Attacks also have two numbers, ``clip_min`` and ``clip_max``,
-0 and 1 by default, which hold if ``clip`` is omitted; without a limit they are -inf and inf. A run stores the two ends,
-or null.
+``clip=None`` always means that values have no limit. Attacks also take ``clip_min`` and ``clip_max``, 0 and 1 by
+default, which apply if ``clip`` is omitted; in an attack without a limit, these attributes are -inf and inf. A run
+stores the two ends, or null for no limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ their squares in float64."""
 def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
     """Return the ends of an attack's clip range from its three arguments.
 
-    They are finite numbers, -inf and inf for no limit, or float64 tensors that broadcast to one example.
+    The ends are finite numbers, -inf and inf for no limit, or float64 tensors that broadcast to one example.
 
     >>> attack_ends(0.0, 1.0, OMITTED), attack_ends(0.0, 1.0, (-1, 1)), attack_ends(0.0, 1.0, None)
     ((0.0, 1.0), (-1.0, 1.0), (-inf, inf))
@@ -72,7 +72,7 @@ def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
 
 
 def joined(low: Any, high: Any) -> tuple[Any, Any] | None:
-    """Return the ends of an attack as its argument ``clip``.
+    """Return the ends of an attack's clip range in the form of the argument ``clip``.
 
     >>> joined(0.0, 1.0), joined(-math.inf, math.inf)
     ((0.0, 1.0), None)
@@ -81,7 +81,7 @@ def joined(low: Any, high: Any) -> tuple[Any, Any] | None:
 
 
 def finite_ends(low: float, high: float) -> tuple[float, float]:
-    """Return the ends in numbers that native code takes.
+    """Return the ends of a clip range, limited to ±``LIMIT``, because native code takes finite ends only.
 
     >>> finite_ends(0.0, 1.0), finite_ends(-math.inf, math.inf) == (-LIMIT, LIMIT)
     ((0.0, 1.0), True)
@@ -90,7 +90,7 @@ def finite_ends(low: float, high: float) -> tuple[float, float]:
 
 
 def need_range(what: str, clip: tuple[Any, Any] | None) -> None:
-    """Raise InputError if there is no clip range; ``what`` needs one.
+    """Raise InputError if there is no clip range, although ``what`` needs a range.
 
     >>> need_range("HopSkipJump", None)
     Traceback (most recent call last):

@@ -22,7 +22,7 @@ def main() -> None:
     error that the message explains. 130: interrupted.
 
     During imports, including those of a command, Ctrl-C ends the process silently: a KeyboardInterrupt would look like
-    an error of the module being imported. Otherwise the commands handle it.
+    an error of the module being imported. At all other times, the commands handle Ctrl-C.
     """
     open_closed_streams()
     # A process started with Ctrl-C ignored keeps ignoring it.
@@ -51,7 +51,7 @@ def _interrupt(number: int, frame: "FrameType | None") -> None:
 
 
 def open_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller closed, whose number the next file would get."""
+    """Open the null device for each closed standard stream, so that no file opened later gets the stream's number."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
             os.set_inheritable(number, True)

@@ -1,4 +1,4 @@
-"""The application: all commands and the options before them."""
+"""The command-line application: its commands, and the options that precede a command."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class _Commands(Mapping[str, Any]):
 
 
 class CommandGroup(TyperGroup):
-    """The commands; a command line imports only the one that it names, the help imports all."""
+    """The group of commands: a command line imports only the command that it names, and the help imports all."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands(self.commands)  # type: ignore[assignment]  # a mapping; nothing changes it
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names; typer would look up all commands to get them."""
+        """Return the names of the commands, without importing the commands as typer would."""
         return list(self.commands)
 
 

@@ -67,7 +67,7 @@ _DEFAULT = "autoattack"
 def choose_attack(
     name: str, norm: str, values: Mapping[str, Any]
 ) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
-    """Return the class of an attack, or the function that makes a user's own, and its settings.
+    """Return the class of an attack (for a user's own attack, the function that makes it) and the attack's settings.
 
     >>> choose_attack("square", "l2", {"steps": 100, "version": None})[1]
     {'norm': 'l2', 'n_queries': 100}
@@ -109,7 +109,7 @@ def choose_attack(
 def choose_minimum(
     name: str | None, norm: str, values: Mapping[str, Any]
 ) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
-    """Return the class of a minimum-norm attack, or the function that makes the ensemble, and its settings.
+    """Return the class of a minimum-norm attack (for the ensemble, the function that makes it) and its settings.
 
     >>> choose_minimum("fab-t", "l2", {"steps": 20})[1]
     {'norm': 'l2', 'steps': 20}
@@ -144,7 +144,7 @@ def _ensemble(restarts: int | None, model: nn.Module, epsilon: float, **options:
 
 
 def chosen_attack(call: Call, *, minimum: bool = False) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
-    """Return the class of the attack that the options describe, or a function that makes it, and its settings.
+    """Return a class or function that makes the attack described by the options, and the attack's settings.
 
     Refuses ``--certify-first`` with an attack that does not support it.
     """
@@ -172,7 +172,7 @@ def work_settings(call: Call) -> dict[str, Any]:
 
 
 def load_attacked(call: Call) -> Any:
-    """Load the model; for the rand version of AutoAttack, one that averages over draws."""
+    """Load the model; for the rand version of AutoAttack, wrap the model in ``EOT``, which averages over draws."""
     from pyrobust.attacks import EOT
 
     net = call.load_model()
@@ -180,7 +180,7 @@ def load_attacked(call: Call) -> Any:
 
 
 def check_plot(call: Call) -> None:
-    """Raise InputError for a plot of another format, and for ``--replace`` without a file that it could replace."""
+    """Raise InputError for a plot of an unknown format, and for ``--replace`` without a file that it could replace."""
     if call["plot"] is None and call["json"] in (None, "-"):
         call.refuse("replace", why="without --plot or --json")
     if call["plot"] is not None and call["plot"].suffix.lower() not in _PLOTS:

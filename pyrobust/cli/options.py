@@ -1,4 +1,4 @@
-"""Options of the command line: those that many commands share, and making commands from declared options."""
+"""Options that many commands share, and functions that make commands from declared options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
 
 
 def completing(*values: str) -> Callable[[str], list[str]]:
-    """Return the function by which a shell completes an option of these values.
+    """Return the shell-completion function of an option that takes these values.
 
     >>> completing("linf", "l2")("li")
     ['linf']
@@ -119,12 +119,12 @@ def load_reader(spec: str | None) -> Callable[..., Any] | None:
 def offering(
     options: Mapping[str, Option], elsewhere: Mapping[str, Elsewhere] = MappingProxyType({})
 ) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
-    """Make a command from a function of the options' values, given by the names of the parameters that they set.
+    """Make a command from a function that takes the options' values, as a dict by parameter name.
 
     Args:
         options: the options by name, in the order of the help.
-        elsewhere: options of other commands, which end this command with a line that says so; if both commands have a
-            choice, so do words that only the other command's choice has.
+        elsewhere: options of other commands. If such an option is given, or a value that only another command's option
+            of the same name accepts, this command ends with a line that says so.
     """
     parameters = [_parameter(name, option, _words(name, option, elsewhere)) for name, option in options.items()]
     parameters += [_refusal(name, *other) for name, other in elsewhere.items() if name not in options]
@@ -155,7 +155,7 @@ def flag_of(name: str, option: Option) -> str:
 
 
 def value_of(name: str, option: Option, text: Any) -> Any:
-    """Return the value of an option, from what typer made of its text.
+    """Return the value of an option from the text or value that typer passes for the option.
 
     >>> value_of("radii", Option("Radii.", form="numbers"), "0.25,1/2")
     [0.25, 0.5]

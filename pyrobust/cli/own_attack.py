@@ -24,7 +24,7 @@ def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
     - a function (model, x, y) → x_adv, such as those of adversarial-lib; or
     - an attack object of another library that is made without a model, such as foolbox's.
 
-    All but pyrobust's own are run by ``AdaptedAttack``.
+    ``AdaptedAttack`` runs all of these except pyrobust's own attacks.
 
     >>> from pyrobust.zoo import load_model
     >>> load_own_attack("pyrobust.attacks:FGSM")(load_model("zoo:digits-smooth-0.25"), 0.1, norm="l2").norm

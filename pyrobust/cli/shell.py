@@ -45,14 +45,14 @@ def set_debug(debug: bool) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error; the command goes on if that cannot be written."""
+    """Print a line on standard error; the command goes on if the line cannot be written."""
     with contextlib.suppress(OSError):
         typer.echo(text, err=True)
 
 
 @contextlib.contextmanager
 def reports_full_output() -> Iterator[None]:
-    """Turn failed writes to standard output, or to a shell's completion, into one line and an exit status."""
+    """Turn a failed write, to standard output or of a shell's completion, into a one-line error and an exit status."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heeding_termination() -> Iterator[None]:
-    """Raise Terminated on SIGTERM, unless the process has its own handler; then committed work can be reported."""
+    """Raise Terminated on SIGTERM, so that committed work can be reported, unless the process has its own handler."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -172,8 +172,8 @@ def check_outputs(
 ) -> None:
     """Raise InputError unless the files may be written; called before any work is done.
 
-    ``files`` are pairs of the option that names a file and the file; ``begins`` has, for each option, the first bytes
-    of existing files that are overwritten without ``--replace``.
+    ``files`` are pairs of an option and the file that the option names. Existing files that start with the bytes in
+    ``begins`` for their option are overwritten without ``--replace``.
     """
     from pyrobust.zoo.files import check_output
 

@@ -81,7 +81,7 @@ def named_file(out: str | None) -> Path | None:
 
 
 def run_file(out: str | None, name: Path) -> Path:
-    """Return the file of a run: ``--out``, or a file of the default name in this folder, which is created."""
+    """Return the file of a run: the file ``--out``, or the default name, in the folder ``--out`` (created) if given."""
     file = named_file(out)
     if file is not None or out is None:
         return file or name
@@ -130,8 +130,8 @@ def naming_executor(on: str | None) -> Iterator[None]:
 def resumable(path: Path, shard: str | None = None, out: str | None = None) -> Iterator[Report]:
     """Yield the function for the progress of a sweep; say how to resume when it is interrupted, and exit.
 
-    ``shard`` and ``out`` are the texts of these options. If ``shard`` is auto, or ``out`` a folder, all shards in the
-    folder must belong to one sweep, which is checked before the first image.
+    ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. If ``shard`` is auto, or ``out`` is a
+    folder, all shards in the folder must belong to one sweep, which is checked before the first image.
     """
     from pyrobust.runs.progress import sweep_reporting
 
@@ -181,7 +181,7 @@ _Now = TypeVar("_Now", bound=_Progress)
 
 
 def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[[_Now], None]:
-    """Before a resumed run's first report, write a line that says how much earlier starts did."""
+    """Before a resumed run's first report, write a line that says how much of the run was already done."""
     begun = False
 
     def forward(now: _Now) -> None:
@@ -233,8 +233,8 @@ def check_json(
 ) -> None:
     """Raise InputError unless the files of ``--json`` and ``--plot`` may be written, before any work is done.
 
-    ``inputs`` are files that are never overwritten, including the run; ``json_begins`` are the first bytes of JSON of
-    the same kind, which is overwritten without ``--replace``.
+    ``inputs`` are files that are never overwritten, including the run; existing JSON files that start with the bytes
+    ``json_begins`` are overwritten without ``--replace``.
     """
     file = None if json_file in (None, "-") else Path(str(json_file))
     never = [path for path in inputs if path is not None]
@@ -255,7 +255,7 @@ def write_json(content: dict[str, Any], json_file: str) -> None:
 
 
 def curve_values(curve: RobustnessCurve) -> dict[str, Any]:
-    """Return a curve for JSON; if no epsilon broke an image, its epsilon is null, in place of infinity."""
+    """Return a curve for JSON, with null in place of infinity for an image that no epsilon broke."""
     values = curve.to_dict()
     values["broken_epsilon"] = [value if math.isfinite(value) else None for value in values["broken_epsilon"]]
     return values
@@ -264,7 +264,7 @@ def curve_values(curve: RobustnessCurve) -> dict[str, Any]:
 def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | None = None) -> None:
     """Print the table of a run and, on standard error, where it is saved; write its summary as JSON.
 
-    With "-", standard output gets the JSON alone. ``curve`` is the curve of a minimum-norm run.
+    If ``json_file`` is "-", standard output gets only the JSON. ``curve`` is the curve of a minimum-norm run.
     """
     from rich.console import Console
 
@@ -293,7 +293,7 @@ def _write_summary(run: Run, json_file: str, curve: RobustnessCurve | None) -> N
 
 
 def note_guessing(run: Run, model: str, weights: Path | None) -> None:
-    """Note that a user's model without a weight file is correct no more often than a guess, if that is so."""
+    """Print a warning if a user's model without a weight file is correct no more often than a guess."""
     if weights is not None or model.startswith("zoo:") or len(run) < _ENOUGH:
         return
     classes = run.parameters["num_classes"]

@@ -1,4 +1,4 @@
-"""Commands that sweep over a data set: their options from declarations, the run's name, resuming, table and JSON."""
+"""Commands that sweep over a data set, made from declared options: they name, resume and show their runs."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _FIELDS = tuple(
 
 
 class Call:
-    """A call of a sweep command: the values of its options, by the names of the parameters that they set.
+    """A call of a sweep command, with the values of its options by parameter name.
 
     Attributes:
         device: the device on which this process loads the model.
         shard: the shard (I, K), if any.
         curve: the curve of a minimum-norm run, which its table shows.
-        afterwards: what to do after the run has been shown.
+        afterwards: functions to call after the run has been shown.
     """
 
     def __init__(self, command: str, options: Options, values: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Call:
         return {name: self[name] for name in names}
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raise InputError for the first of these options that was given, since it would do nothing."""
+        """Raise InputError for the first of these options that was given, since the option would have no effect."""
         for name in names:
             option = self._options[name]
             if self[name] != value_of(name, option, option.default):
@@ -103,8 +103,8 @@ class Call:
         """Yield the settings of the sweep; if it is interrupted meanwhile, say how to resume.
 
         Args:
-            names: what distinguishes the run in the default name of its file, after model and data.
-            method: what distinguishes it, placed before the model.
+            names: words that distinguish the run in its default file name, placed after model and data.
+            method: a word that distinguishes the run, placed before the model.
         """
         begin = [self._command, *([method] if method else []), self["model"]]
         path = run_file(self["out"], run_name(begin, self["weights"], self["data"], names, self.shard))
@@ -132,13 +132,15 @@ def sweep_command(
 ) -> Callable[[Sweeping], Callable[..., None]]:
     """Make a command from a function that runs a sweep.
 
-    Its options are those that the kinds of runs declare, the given ones, and those of ``SweepSettings``. The table of
-    the run that the function returns is printed, and its summary written where ``--json`` says.
+    The command has the options that ``kinds`` declare, the given ``options``, and the ``shared`` options of
+    ``SweepSettings``. The function returns a run; the command prints the run's table and writes its summary to the file
+    ``--json``.
 
     Args:
-        kinds: the kinds of runs that it makes; if two declare an option, the first declaration counts.
+        kinds: the kinds of runs that the command makes; if two kinds declare the same option, the first declaration
+            counts.
         options: options that belong to no kind, by name; they come after those of the kinds.
-        shared: names of the options of ``SweepSettings`` that it has.
+        shared: names of the options of ``SweepSettings`` that the command has.
         elsewhere: options of other commands, as for ``offering``.
     """
     offered: dict[str, Option] = {"model": MODEL, "data": DATA, "weights": WEIGHTS}

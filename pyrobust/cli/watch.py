@@ -135,7 +135,7 @@ class _Page:
                 self._write(reload=True)
 
     def finish(self) -> None:
-        """Write the page for the last time, as one that does not reload."""
+        """Write the page for the last time, without automatic reloading."""
         if self.wanted is None:
             note("no page: no image of the run is done yet")
             return
