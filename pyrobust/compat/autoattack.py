@@ -15,7 +15,7 @@ Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattac
 - the default device is that of the model, or, for a callable, the GPU if there is one;
 - the state is written after each attack, in a different format.
 
-The lines printed and written to ``log_path`` are the reference's, for programs that read them.
+The lines printed and written to ``log_path`` are those of the reference, for programs that parse these lines.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class AutoAttack:
     Attributes:
         epsilon: eps; setting it sets the eps of every attack.
         apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss. Like
-            every attack's settings, these also have eps, norm, seed and ``perturb(x, y)``, which runs this attack
+            the settings of every attack, ``apgd`` also has eps, norm, seed and ``perturb(x, y)``, which runs the attack
             alone; apgd, apgd_targeted and fab also have ``attack_single_run``.
         apgd_targeted: settings of "apgd-t": those of ``apgd``, and ``n_target_classes``.
         fab: settings of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes and targeted.
@@ -201,7 +201,7 @@ class AutoAttack:
             bs: rows per forward pass.
             return_labels: whether to return the model's predictions as well.
             state_path: file that records after each attack which examples are broken. If it exists, the run is resumed
-                with the remaining attacks, and only the adversarial examples of these are returned.
+                with the remaining attacks, and only the adversarial examples that these attacks find are returned.
 
         Returns:
             x_adv [N, ...], equal to x_orig where no adversarial example was found; with return_labels, also the
@@ -331,7 +331,7 @@ class AutoAttack:
         return Queries(runner).judge.classes(x)
 
     def perturb(self, name: str, seed: int | None, x: Tensor, y: Tensor) -> Tensor:
-        """Run the attack of that name alone, like ``perturb`` of its settings."""
+        """Run the attack of that name alone, as ``perturb`` in the attack's settings does."""
         return self._native([name], max(len(x), 1), seed, quiet=True).generate(x, y)
 
     def options(self, seed: int | None, bs: int) -> dict[str, Any]:

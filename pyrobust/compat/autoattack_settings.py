@@ -44,7 +44,7 @@ class Evaluation(Protocol):
 
 @dataclass(slots=True)
 class AttackSettings(abc.ABC):
-    """The settings of one attack, which ``perturb`` runs alone."""
+    """The settings of one attack, with ``perturb`` to run that attack alone."""
 
     _evaluation: Evaluation
     eps: float
@@ -54,7 +54,7 @@ class AttackSettings(abc.ABC):
     verbose: bool = False
 
     def perturb(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """Run this attack alone; an example without an adversarial example comes back unchanged.
+        """Run this attack alone; an example is returned unchanged if no adversarial example is found.
 
         Args:
             x: [N, ...], in [0, 1].
@@ -158,7 +158,7 @@ class TargetedAPGDSettings(APGDSettings):
 
 @dataclass(slots=True, kw_only=True)
 class FABSettings(AttackSettings):
-    """The settings of "fab" and "fab-t"; "fab-t" has one start, whatever n_restarts is."""
+    """The settings of "fab" and "fab-t"; "fab-t" ignores n_restarts and has one start."""
 
     n_restarts: int = 5
     n_iter: int = 100
@@ -171,7 +171,7 @@ class FABSettings(AttackSettings):
     def attack_single_run(
         self, x: Tensor, y: Tensor | None = None, use_rand_start: bool = False, is_targeted: bool = False
     ) -> Tensor:
-        """Find the nearest adversarial examples at any distance, from x.
+        """Find the nearest adversarial examples, at any distance, with a search that starts at x.
 
         Args:
             x: [N, ...], in [0, 1].

@@ -58,7 +58,7 @@ class State:
     def read(cls, path: Path, run: dict[str, Any]) -> State:
         """Read the state of ``run`` from an untrusted file.
 
-        Raises FileFormatError if the file is not a state, or too large for one, and InputError if it is the state of
+        Raises FileFormatError if the file is too large or does not hold a state, and InputError if the state belongs to
         another run; the message names the difference.
         """
         try:

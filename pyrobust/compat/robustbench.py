@@ -60,7 +60,7 @@ class ModelInfo:
     """Accuracies of a model, from a model info file of RobustBench.
 
     Attributes:
-        name: name of the model; the file's name if the file has none.
+        name: name of the model; the name of the file if the file states none for the model.
         dataset: name, such as "cifar10".
         eps: radius, None if the file has none; a fraction such as "8/255" in the file is evaluated.
         clean_accuracy, robust_accuracy: shares in [0, 1], the latter under AutoAttack; None if the file has none.
@@ -113,7 +113,8 @@ def benchmark(
 
     Raises:
         InputError: a value out of range, or a threat model or an argument that is not supported.
-        FileFormatError: a missing or broken data file, or a file in the place of the model info that is not one.
+        FileFormatError: a missing or broken data file, or an existing file, in the place of the model info, that is not
+            a model info.
         StoreError: the model info cannot be written.
 
     >>> import contextlib, io

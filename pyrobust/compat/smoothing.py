@@ -40,9 +40,9 @@ _MODES = ("hard", "gaussian")
 class Smooth:
     """A smoothed classifier g, with the reference implementation's methods.
 
-    The noise is keyed, as in ``RandomizedSmoothing`` without indices, by a 64-bit hash of the seed and of x's shape and
-    values; in place of the image index, each draw of n samples has the number of this object's earlier draws for x. So
-    with one seed:
+    The noise is keyed by a 64-bit hash of the seed and of x's shape and values, as in ``RandomizedSmoothing`` without
+    indices. In place of the image index, a draw of n samples uses the number of draws that this object has already made
+    for x. So with one seed:
 
     - two images share noise only if their keys coincide, with probability 2^-64 for a pair, even across objects and
       processes: their results are as independent as with fresh noise, and parts of a data set may be certified by
@@ -64,7 +64,7 @@ class Smooth:
         seed: random seed of the noise, in [0, 2**64).
 
     Raises:
-        InputError: a value out of range, or a mode without a certificate here.
+        InputError: a value out of range, or a mode for which this class has no certificate.
 
     >>> import torch
     >>> smooth = Smooth(lambda x: torch.stack([x.flatten(1).sum(1), -x.flatten(1).sum(1)], 1), 2, 0.5)

@@ -14,14 +14,15 @@ Using one of the missing classes, JSMA, LGV, OnePixel, Pixle and SparseFool, rai
 
 Differences:
 
-- in the first group, the result is the first point that fools the model, not the point after the last step; a
-  misclassified image is returned unchanged. FGSM and PGD's relatives return the point of highest loss if they fail. In
-  training mode (``set_model_training_mode(model_training=True)``) they take all steps on every example; APGD, APGDT,
+- attacks of the first group return the first point that fools the model, not the point after the last step, and return
+  a misclassified image unchanged. FGSM and the variants of PGD return the point of highest loss if they fail; in
+  training mode (``set_model_training_mode(model_training=True)``) they take all steps on every example. APGD, APGDT,
   FAB, Square and AutoAttack refuse training mode;
-- the third group returns the image itself if nothing is found, and also refuses training mode; points are moved beyond
-  the boundary, at most to twice their distance, until rounding, which depends on the batch, cannot undo their success.
-  EADEN and EADL1 refuse kappa above 0. After set_return_type("int") these attacks search on the levels of image files;
-  also call set_return_type("int") before ``save`` with save_type="int";
+- attacks of the third group return the image itself if they find no adversarial example, and also refuse training mode.
+  Adversarial points are moved beyond the decision boundary, at most to twice their distance, until rounding, which
+  depends on the batch, cannot undo the misclassification. EADEN and EADL1 refuse kappa above 0. After
+  set_return_type("int") these attacks search on the levels of image files; also call set_return_type("int") before
+  ``save`` with save_type="int";
 - AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; APGD, APGDT and FAB take
   ``steps``;
 - random numbers depend on a seed and on the number of images attacked so far (in attacks that have ``seed`` in

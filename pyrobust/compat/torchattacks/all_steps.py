@@ -1,4 +1,4 @@
-"""Attacks that take steps for every example to raise their own cost: RFGSM, TPGD, Jitter, PGDRS and PGDRSL2."""
+"""Attacks that take all steps on every example, each with a cost of its own: RFGSM, TPGD, Jitter, PGDRS and PGDRSL2."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TPGD(Steps):
 class Jitter(Steps):
     """Signed steps that move scaled, noisy softmax outputs away from the one-hot label, in linf (Schwinn et al., 2021).
 
-    For misclassified examples the distance is divided by the size of the perturbation.
+    For misclassified examples, the distance between outputs and label is divided by the size of the perturbation.
 
     Args:
         model: maps images to logits.

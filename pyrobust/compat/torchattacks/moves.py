@@ -1,4 +1,4 @@
-"""Attacks with moves other than steps along a gradient, all taken on every example: PIFGSM, PIFGSMPP and SPSA."""
+"""Attacks whose updates are not plain gradient steps; every example gets all updates: PIFGSM, PIFGSMPP and SPSA."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .served import AllSteps, Engine, EveryExample, Seeded, image_batch, slope_o
 
 
 class PIFGSM(Seeded):
-    """Patch-wise iterative attack: large signed steps, whose excess over eps moves the neighbors (Gao et al., 2020).
+    """Patch-wise iterative attack: large signed steps; their excess over eps moves nearby pixels (Gao et al., 2020).
 
     Args:
         model: maps images to logits.
@@ -41,7 +41,7 @@ class PIFGSM(Seeded):
         """Generate adversarial images; arguments are as for ``Served.forward``.
 
         Raises:
-            InputError: images that are not [N, C, H, W], or what ``Served.forward`` raises.
+            InputError: images that are not [N, C, H, W], or an error of ``Served.forward``.
         """
         return super().forward(image_batch(self, images), labels)
 
@@ -74,7 +74,7 @@ class PIFGSM(Seeded):
 
 
 class PIFGSMPP(PIFGSM):
-    """Patch-wise iterative attack with smoothed gradients and smaller moves of the neighbors (Gao et al., 2020).
+    """Patch-wise iterative attack with smoothed gradients and smaller moves of nearby pixels (Gao et al., 2020).
 
     Gradients are smoothed in the same way in all channels, and targeted mode moves toward the targets; torchattacks
     uses a different kernel column in each channel, and labels instead of targets.

@@ -29,7 +29,7 @@ class MultiAttack(Attack):
 
     Raises:
         InputError: fewer than two attacks, or attacks on several models.
-        InputTypeError: something other than this module's attacks.
+        InputTypeError: an item that is not an attack of this module.
 
     >>> from pyrobust.compat.torchattacks import FGSM, PGD
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))

@@ -105,7 +105,7 @@ class _ElasticNet(L2):
         return (size.square() + self._beta * size).sum(1)
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """The largest elastic-net distance, which is at least the largest l2 distance for a width of 1."""
+        """The largest elastic-net distance in a box of this width; for width 1, at least the largest l2 distance."""
         return coordinates * (width**2 + self._beta * width)
 
 
@@ -183,7 +183,7 @@ class DeepFool(_Nearest):
 
 
 class EADL1(_Nearest, Seeded):
-    """The elastic-net attack, with the nearest point in l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
+    """The elastic-net attack that returns the nearest point in l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
 
     Args:
         model: maps images to logits.
@@ -230,7 +230,7 @@ class EADL1(_Nearest, Seeded):
 
 
 class EADEN(EADL1):
-    """The elastic-net attack, with the nearest point in l2² + beta·l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
+    """The elastic-net attack that returns the nearest point in l2² + beta·l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
 
     Args:
         model, kappa, lr, binary_search_steps, max_iterations, abort_early, initial_const, beta, seed: as for ``EADL1``.

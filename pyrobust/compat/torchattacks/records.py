@@ -47,7 +47,7 @@ class Record:
         self._seconds = 0.0
 
     def add(self, images: Tensor, labels: Tensor, share: float) -> None:
-        """Attack a batch and keep its results; ``share`` is the share of batches then done."""
+        """Attack a batch and keep its results; ``share`` is the share of batches that are done after this batch."""
         begin = time.perf_counter()
         adversarial = self.attack(images, labels)
         unit = _unit_range(self.attack, adversarial)

@@ -123,7 +123,7 @@ class Seeded(Served):
 
 
 class EveryExample:
-    """For attacks on all examples, including those that are misclassified without an attack."""
+    """A mix-in for attacks on all examples, including examples that are misclassified without an attack."""
 
     def _correct(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
         return torch.ones(len(x), dtype=torch.bool)
@@ -203,8 +203,8 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors avoid underflow. Coupled examples have no factors, because a factor would weight an example's effect on
-    the others.
+    The factors avoid underflow. If examples are coupled, there are no factors, because a factor would weight an
+    example's effect on the other examples.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))
@@ -226,6 +226,6 @@ class Adapted(nn.Module):
         return logits
 
     def train(self, mode: bool = True) -> Adapted:
-        """Set the model's mode for attacks, whatever ``mode`` is."""
+        """Set the model's mode for attacks; ``mode`` has no effect."""
         self._set_modes()
         return self

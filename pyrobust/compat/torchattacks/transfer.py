@@ -1,4 +1,4 @@
-"""Attacks made to transfer: MI-, NI-, SINI-, VMI-, VNI-, DI- and TI-FGSM, run by ``TransferAttack``."""
+"""Attacks made to transfer between models: MI-, NI-, SINI-, VMI-, VNI-, DI- and TI-FGSM, run by ``TransferAttack``."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class SINIFGSM(_Transfer):
 
 
 class VMIFGSM(_Transfer):
-    """MIFGSM with gradients corrected by the mean over neighbors of the previous iterate (Wang and He, 2021).
+    """MIFGSM with gradients corrected by the mean gradient at neighbors of the previous iterate (Wang and He, 2021).
 
     Args:
         model: maps images to logits.
@@ -197,7 +197,7 @@ class _Diverse(_Transfer):
         """Generate adversarial images; arguments are as for ``Served.forward``.
 
         Raises:
-            InputError: images that are not [N, C, H, W], or what ``Served.forward`` raises.
+            InputError: images that are not [N, C, H, W], or an error of ``Served.forward``.
         """
         return super().forward(image_batch(self, images), labels)
 

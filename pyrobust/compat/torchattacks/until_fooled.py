@@ -1,4 +1,4 @@
-"""Attacks that end for an example once it is fooled: FGSM, PGD's relatives, APGD, FAB, Square and AutoAttack."""
+"""Attacks that end for an example once it is fooled: FGSM, variants of PGD, APGD, FAB, Square and AutoAttack."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class EOTPGD(_Steps):
 
 
 class UPGD(_Steps):
-    """Projected gradient descent in linf with momentum, several losses and draws.
+    """Projected gradient descent in linf with momentum, a choice of losses, and several draws per step.
 
     Args:
         model: maps images to logits.
