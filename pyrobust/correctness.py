@@ -1,20 +1,20 @@
-"""The one rule for whether a model is correct at an input, and for when an example is run again alone.
+"""The rule for whether a model is correct at an input, and for when an example is run again in a batch of one.
 
 A model is correct at x if its predicted class, the arg-max of the logits (the lowest class on a tie), is the label.
 Logits whose largest is NaN, +inf or -inf predict no class, so the model is never correct there. A model is robust to an
 attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
-The answer that counts is that of a batch of one, since a user will run the example alone. A larger batch may round its
-logits differently, so its answer is accepted only where rounding cannot change it: if the label's logit and the largest
-other logit differ by more than √ε times the row's largest |logit|. All other examples, and those whose logits are not
-finite, run again alone. ε is the rounding unit of the coarsest arithmetic that runs in the model (``Runner.unit``):
-that of float32, not float64, if a callable casts its float64 input to float32.
+The prediction that counts is made in a batch of one, since a user will run the example alone. In a larger batch, the
+logits may be rounded differently, so a prediction is accepted only where rounding cannot change it: if the label's
+logit and the largest other logit differ by more than √ε times the row's largest |logit|. All other examples, and
+examples whose logits are not finite, run again alone. ε is the rounding unit of the coarsest arithmetic that runs in
+the model (``Runner.unit``): the unit of float32, not float64, if a callable casts its float64 input to float32.
 
-The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close.
-Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``).
-Sweeps run every example alone (``Judge.classes_alone``), in one forward pass each, in two cases: they do not probe,
-because the model is declared to be random; or proofs of the same examples are stored, which an attack must not seem to
-break.
+The cost is one forward pass of the batch, and one for each example that runs again; on ordinary inputs, no example
+does. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``). Sweeps
+run every example alone (``Judge.classes_alone``), in one forward pass each, in two cases: if the model is declared to
+be random, and so is not probed; or if proofs for the same examples are stored, which an attack must not appear to
+refute.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
-        both: whether a row that is ``ROBUST`` may be close. An attack that failed needs no confirmation.
+        both: whether ``CLOSE`` may also replace ``ROBUST``, and not only ``FOOLED``. False suffices for an attack,
+            whose failures need no confirmation.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)
@@ -53,8 +54,9 @@ class Judge:
     """Predicts classes, and says where a model is correct, by the rule of ``pyrobust.correctness``.
 
     Args:
-        runner: of the model.
-        logits: batch [N, ...] on the runner's device → logits [N, K]; default: the runner's. It runs inside a session.
+        runner: the model's runner.
+        logits: function from a batch [N, ...] on the runner's device to logits [N, K], called inside a session of the
+            runner; default: the runner's function.
 
     >>> judge = Judge(Runner(lambda x: torch.cat([x, -x], dim=1)))
     >>> judge.correct(torch.tensor([[1.0], [-1.0], [float("nan")]]), torch.tensor([0, 0, 0])).tolist(), judge.rows
@@ -78,7 +80,7 @@ class Judge:
         return self._classes(x, None, "")
 
     def classes_alone(self, x: Tensor) -> Tensor:
-        """Like ``classes``, but every example in a batch of one, however far apart its logits are."""
+        """Like ``classes``, but run every example in a batch of one, even if its logits are far apart."""
         self.runner.follow(x)
         with self.runner.session(gradients=True):
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
@@ -93,7 +95,7 @@ class Judge:
         Args:
             x: [N, ...], float, on any device.
             y: [N], int64, on the CPU.
-            name: of the argument that holds the labels, for the error.
+            name: name of the argument that holds the labels, for the error.
 
         Raises:
             InputError: a label that is not a class of the model.

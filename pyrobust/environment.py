@@ -1,7 +1,7 @@
 """Environment variables that torch's libraries read once, prepared when pyrobust is imported.
 
-Uses only modules that Python has loaded by then: any other takes time to import, during which Ctrl-C would show a
-traceback.
+The code uses only modules that Python has already loaded: any other module takes time to import, during which Ctrl-C
+would show a traceback.
 """
 
 import os
@@ -12,16 +12,16 @@ CUBLAS_WORKSPACE = ":4096:8"
 
 
 def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
-    """Set cuBLAS's variable if unset, in time: a user may train, or measure accuracy, before certifying on a grid."""
+    """Set cuBLAS's variable if unset, early: a user may train or measure accuracy before certifying on a grid."""
     environment.setdefault(CUBLAS_VARIABLE, CUBLAS_WORKSPACE)
 
 
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
     """Set OpenMP's variables that the user has not set; OpenMP reads them once, when torch is loaded.
 
-    On a busy machine, threads that wait for another thread then sleep; if they spun, they would take its processor. If
-    control groups, such as a container's, allow fewer processors than torch sees, torch starts no more threads than
-    that.
+    On a busy machine, waiting threads then sleep; if they spun, they would occupy processors that other threads need.
+    If control groups, such as a container's, allow fewer processors than torch sees, torch starts only as many threads
+    as there are allowed processors.
     """
     if "GOMP_SPINCOUNT" not in environment and machine_is_busy():
         environment.setdefault("OMP_WAIT_POLICY", "passive")

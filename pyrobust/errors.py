@@ -1,7 +1,7 @@
 """The exceptions pyrobust raises.
 
-Each is also a built-in exception, so ``except ValueError`` keeps working. Messages name the argument or file, what was
-expected, what was given and what to do.
+Each class derives from a built-in exception, so ``except ValueError`` keeps working. Messages name the argument or
+file, what was expected, what was given and what to do.
 
 >>> from pyrobust.errors import InputError
 >>> issubclass(InputError, ValueError)
@@ -94,11 +94,11 @@ class ModelError(PyrobustError, RuntimeError):
 
 
 class RowDependenceError(ModelError):
-    """The model's output for a row depends on other rows of the batch or on the row's place, or changes between calls.
+    """The model's output for a row depends on other rows or the row's position in the batch, or changes between calls.
 
     Args:
-        problem: what differs, also an attribute.
-        consequence: what cannot be computed for that reason; it follows in the message.
+        problem: what differs; this text is also an attribute.
+        consequence: what cannot be computed for that reason; this text follows in the message.
     """
 
     def __init__(self, problem: str, consequence: str = "") -> None:
@@ -120,7 +120,7 @@ class MissingExtraError(PyrobustError, RuntimeError):
 
 @contextlib.contextmanager
 def extra(name: str, needs: str) -> Iterator[None]:
-    """Turn a failed import in the block into a MissingExtraError that says what needs what, and names the extra.
+    """Turn a failed import in the block into a MissingExtraError that states ``needs`` and names the extra to install.
 
     >>> with extra("plot", "plot: needs matplotlib"):
     ...     import matplotlib_of_another_name

@@ -37,8 +37,8 @@ def image_set(
 ) -> LabelledImages:
     """Return a data set unchanged, and read other data into memory; ``rounding`` is as for ``as_image_set``.
 
-    "warn" logs a warning instead of raising. From data without a length, such as a generator, only the images that the
-    selection needs are read.
+    With "warn", a warning is logged in place of an error. From data without a length, such as a generator, only the
+    images that the selection needs are read.
     """
     images = data if isinstance(data, LabelledImages) else _read(data, settings, rounding)
     if images.rounded != "no" and rounding == "warn":
@@ -128,7 +128,7 @@ def check_range(images: LabelledImages, selection: dict[str, Any], limits: Seque
 
 
 def ball_of(box: Tensor | None, epsilon: float) -> float | Tensor:
-    """Return an attack's epsilon in multiples of its box, with radii rounded down; without a box, epsilon itself."""
+    """Return the radii of an attack's ball: epsilon times the box, rounded down; without a box, epsilon itself."""
     if box is None:
         return epsilon
     from pyrobust.metrics.distance import scaled_boxes

@@ -71,16 +71,16 @@ def attack_dataset(
 ) -> Run:
     """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
 
-    A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep, which ends with the
-    same results as without interruption: random numbers depend on the seed and the data-set index, and chunk boundaries
-    are fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the batch size
-    and the shards. A resumed attack must have the same attributes, including those of its attacks if it is an ensemble;
-    its ``callback`` receives the rows of the current chunk.
+    Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
+    results as an uninterrupted one: random numbers depend on the seed and the data-set index, and chunk boundaries are
+    fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the batch size and
+    the shards. A resumed attack must have the same attributes as before; in an ensemble, this holds for the attributes
+    of every attack. The attack's ``callback`` receives the rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
     is computed in float64, and a point outside the ball or the clip range raises an error. On a grid, images are first
     moved to their nearest levels, with a warning; every x_adv has to be on the grid, and distances are exact, in
-    levels. "auto" is the grid of the whole data set.
+    levels. The grid "auto" is the grid of the whole data set.
 
     If the attack has an epsilon for each element, the run stores these as ``box``; the run's epsilon is then 1, and
     distances are multiples of the box, ``max |δᵢ| / boxᵢ``.
@@ -103,7 +103,7 @@ def attack_dataset(
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see
             ``save_run_images``: PNG files are written as each chunk is committed, an npz file is written at the end. A
-            resumed run completes the folder.
+            resumed run adds the images that the folder lacks.
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 
@@ -118,7 +118,7 @@ def attack_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ in model, data or software, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first one, or die again and again.
         ModelError: the model fails on the first image, or has no gradient. Later exceptions of the model propagate
             unchanged; committed results are kept.
 
@@ -181,7 +181,7 @@ class _AttackSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Find the batch size of a new run; the attack's runners use the run's batch size until the end."""
+        """Find the batch size of a new run; inside the context, the attack's runners use the run's batch size."""
         attack, images = self.attack, self.images
         runners = _runners(attack)
         if device is not None:
@@ -292,7 +292,7 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
     """Return the seed of an attack (None unless it has exactly one) and its settings, flattened by name.
 
-    The settings are those that its class declares, and the attributes that a user's class adds; settings of an
+    The settings are those that the attack's class declares, and the attributes that a user's class adds; settings of an
     ensemble's attacks are named "attack.setting". A default that depends on epsilon, such as the step size of ``PGD``,
     is a formula; ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings, bools and
     None are hashed by `model_hash`.

@@ -157,7 +157,7 @@ class AttackChunk:
         return distance
 
     def distances_above(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The exact distances, rounded up, in multiples of the box if there is one: float64 [B]."""
+        """The distances, rounded up from their exact values, in multiples of the box if there is one: float64 [B]."""
         if self.box is not None:
             return box_distances_above(x_adv, x, self.box)
         return distances_above(x_adv, x, self.attack.norm)
@@ -222,7 +222,7 @@ class MinimumChunk(AttackChunk):
     def examine(
         self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
-        """As in the base class, but x_adv is x, at distance 0, if x is misclassified or x_adv is not adversarial."""
+        """As in the base class, but x replaces x_adv, at distance 0, if x is misclassified or the attack failed."""
         if self.levels is not None:
             x = self.levels.images(x)
         clean, adversarial, distance, x_adv = super().examine(x, y, indices, report)
@@ -270,7 +270,7 @@ def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor, *, fini
 
 @contextlib.contextmanager
 def generators_from(text: str, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators, on the CPU and on a GPU device, from a text; restore their state on exit.
+    """Seed torch's generators, on the CPU and on a GPU device, from a string; restore their state on exit.
 
     >>> with generators_from("0 8", torch.device("cpu")):
     ...     first = torch.rand(3)

@@ -66,11 +66,11 @@ def certify_dataset(
 ) -> Run:
     """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing chunk by chunk.
 
-    A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep, which ends with the
-    same results as without interruption: the noise depends on the seed and the data-set index alone, and chunks and
-    batches have fixed boundaries. (If memory runs out, batches are halved, and the model may round differently. On a
-    grid, where the certificate depends on the batches, the sweep stops instead.) `pyrobust.zoo.model_hash` identifies
-    the model before it runs; a model that changes its own attributes while running must be reloaded before resuming.
+    Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
+    results as an uninterrupted one: the noise depends on the seed and the data-set index alone, and chunks and batches
+    have fixed boundaries. If memory runs out, batches are halved, and the model may round differently; on a grid, where
+    the certificate depends on the batches, the sweep stops instead. `pyrobust.zoo.model_hash` identifies the model
+    before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
     With method "sequential", each image gets only as many samples as its radii need, at most n, and the undecided
     images of a chunk share full batches. Results are committed when an image is finished; votes of unfinished images
@@ -104,7 +104,7 @@ def certify_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ in model, data or software, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first one, or die again and again.
         ModelError: the model fails on the first image. Later exceptions of the model propagate unchanged; committed
             results are kept.
 
@@ -146,7 +146,7 @@ def predict_dataset(
 ) -> Run:
     """Predict a data set with the smoothed classifier, abstaining where the two-sided binomial test is inconclusive.
 
-    Chunks, resuming and errors are those of `certify_dataset`.
+    Chunks, resuming and errors are as in `certify_dataset`.
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
@@ -166,7 +166,7 @@ def predict_dataset(
         InputTypeError: an argument of the wrong type.
         StoreError: the run cannot be written or resumed.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ in model, data or software, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first one, or die again and again.
         ModelError: the model fails on the first image.
 
     >>> from pyrobust.zoo import load_data, load_model
@@ -230,7 +230,7 @@ class _SmoothedSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Find the batch size of a new run; the runner uses the run's batch size until the end."""
+        """Find the batch size of a new run; inside the context, the runner uses the run's batch size."""
         smoother, images, kind_parameters, selection = self.smoother, self.images, self.kind_parameters, self.selection
         runner = smoother.runner
         if device is not None:

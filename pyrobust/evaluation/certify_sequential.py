@@ -30,7 +30,7 @@ _LIMITS = ("p_lower", "p_upper", "rival_lower", "rival_upper")
 
 @dataclass(frozen=True)
 class SequentialStep:
-    """Certify the images of a chunk, which share batches, with the parameters of a sequential run.
+    """Certify the images of a chunk in shared batches, with the parameters of a sequential run.
 
     Chunks are independent of each other. The batches of a chunk depend on its images and the batch size alone: a chunk
     resumed from its last ``ChunkPart`` draws its samples in the same batches as an uninterrupted one.

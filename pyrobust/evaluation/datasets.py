@@ -26,7 +26,8 @@ def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor
     """Yield the batches [N, ...] of a data set or loader unchanged, each with its labels, int64 [N] on the CPU.
 
     The data set yields pairs (x, y), either one example [...] and its class, or a batch [N, ...] and labels, int64 [N];
-    or it is one such batch. Single examples become batches of one. Errors name the argument ``name``.
+    a single batch (x, y) also counts as a data set. Single examples become batches of one. Errors name the argument
+    ``name``.
 
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_batches("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
     [((2, 3), [1, 0])]

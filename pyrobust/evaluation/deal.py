@@ -1,10 +1,10 @@
-"""Deal the missing chunks of a run to workers, and commit their results.
+"""Assign the missing chunks of a run to workers, and commit the results.
 
-The caller is the only writer. Chunks are dealt in order, one by one, as workers become free; a worker that computes a
-chunk already has its next one. Chunks of a lost worker are dealt again. A chunk that kills its worker twice is computed
-alone by a fresh worker, and set aside after three deaths there. A chunk that takes many times as long as usual is named
-in a warning, and taken from its worker as if the worker had died; next time it is allowed twice as long, and it is set
-aside only after ``timeout``.
+Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free; a worker
+that computes a chunk already has its next chunk. Chunks of a lost worker are assigned again. A chunk that kills its
+worker twice is computed alone by a fresh worker, and given up after three deaths there. If a chunk takes many times as
+long as usual, a warning names the chunk, and the chunk is taken from its worker as if the worker had died. In the next
+attempt, the chunk may take twice as long; it is given up only after ``timeout``.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class MissingChunks:
 
 
 class Dealer:
-    """Deals chunks of one run; ``committed`` is called with the indices and rows of each commit.
+    """Assigns chunks of one run to workers; ``committed`` is called with the indices and rows of each commit.
 
-    ``timeout`` is the time in seconds without an answer after which a chunk is set aside; None for no limit.
+    ``timeout`` is the time in seconds without an answer after which a chunk is given up; None for no limit.
     """
 
     def __init__(
@@ -133,10 +133,10 @@ class Dealer:
         self._admit(number, header)
 
     def run(self, started: Sequence[Started] = ()) -> None:
-        """Deal until every chunk is committed or set aside; ``started`` are the workers other than the first one.
+        """Assign chunks until each is committed or given up; ``started`` are the workers other than the first one.
 
         Raises:
-            WorkerError: workers died while they started, a worker differs from the first one, or chunks were set aside.
+            WorkerError: workers died while they started, a worker differs from the first one, or chunks were given up.
         """
         if len(self._missing):
             self._receive(list(started))

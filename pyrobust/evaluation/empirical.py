@@ -38,23 +38,24 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     words, so its perturbations are not checked. Every example runs through the model by itself, so that no result
     depends on other examples. A module runs in evaluation mode.
 
-    The model gets tensors in batches of one, [1, ...], and anything else as the data set yields it; if it fails on the
-    first example in this form, it gets all examples in the other form (alone or as a batch of one). The attack gets
-    input and label in the form that the model takes: in a batch of one, the integer label of a tensor is int64 [1].
+    The model gets a tensor in a batch of one, [1, ...], and any other input alone, as the data set yields it. If the
+    model fails on the first example in that form, all examples are passed in the other form: alone, or in a batch of
+    one. The attack gets input and label in the form that the model takes: in a batch of one, the integer label of a
+    tensor is int64 [1].
 
     Args:
         model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
             [K], an object with ``.logits`` or a dict with "logits") or a label, which is compared with the true one by
-            ``==``: any Python value, or a tensor or array of one element, 0-d or 1-d. What ``predict`` returns is a
-            label. A module is called, unless it has ``predict`` and the input has no tensors.
+            ``==``: any Python value, or a tensor or array of one element, 0-d or 1-d. The result of ``predict`` is
+            always a label. A module is called, unless it has ``predict`` and the input has no tensors.
         dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches,
             either from a ``DataLoader`` with a batch size or with labels that are a tensor or array [N]; or one batch
             (x, y) of tensors or arrays. If the model is called, tensors are moved to its device, and a float tensor to
-            its dtype. If it returns logits, labels are class numbers.
+            its dtype. If the model returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)``, or with ``epsilon=`` or ``eps=``
             if its parameter has that name, with gradients enabled and a copy of the input; returns an adversarial
-            input, of the same shape if it is a tensor. Or a subclass of ``AdversarialAttack``, instantiated as
-            ``attack_fn(model, epsilon=epsilon)``, or an instance made with this epsilon.
+            input, of the same shape if it is a tensor. It may also be a subclass of ``AdversarialAttack``, instantiated
+            as ``attack_fn(model, epsilon=epsilon)``, or an instance made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:
@@ -63,8 +64,8 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     Raises:
         InputError: no example, or none classified correctly; an x_adv of a shape other than the input's, or with NaN or
             inf; a label or epsilon out of range; an attack made with a different epsilon.
-        InputTypeError: items that are not such pairs; a label that is not an integer where the model returns logits; an
-            attack_fn that is not callable, takes no budget, or returns the wrong type.
+        InputTypeError: items of the data set that are not pairs (x, y); a label that is not an integer where the model
+            returns logits; an attack_fn that is not callable, takes no budget, or returns the wrong type.
         ModelError: a model that returns neither logits nor a label for an example.
 
     >>> model = lambda x: torch.cat([-x, x], dim=1)  # class 1 where x > 0
