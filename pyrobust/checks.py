@@ -402,7 +402,7 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Return a tensor unchanged; an array, or a list of numbers, arrays or tensors, as a tensor; None for other values.
+    """Return a tensor unchanged; convert an array, or a list of numbers, arrays or tensors; return None otherwise.
 
     Python's numbers have no dtype: in a list, those that are not integers get ``dtype``, by default torch's default. An
     array shares its memory with the tensor where torch can do that.

@@ -1,6 +1,6 @@
 """The exceptions pyrobust raises.
 
-Each class derives from a built-in exception, so ``except ValueError`` keeps working. Messages name the argument or
+Each exception class derives from a built-in one, so ``except ValueError`` keeps working. Messages name the argument or
 file, what was expected, what was given and what to do.
 
 >>> from pyrobust.errors import InputError
@@ -53,7 +53,7 @@ class InputError(_ArgumentError, ValueError):
 
     Args:
         argument: the argument's name, or several joined by ", "; ``function: argument`` if the message begins with the
-            function. For an error that is not about an argument: the whole message, without other fields.
+            function. If the error is not about an argument, this is the whole message, and the other fields are empty.
         expected: the expected value.
         got: the value, or a text about it.
         hint: what to do.

@@ -39,7 +39,7 @@ class SlopeSearch:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """The description of a bounding method, which engines read.
+    """A description of a bounding method, for the engines.
 
     Attributes:
         name: the method's name, as users write it.

@@ -218,8 +218,8 @@ class BoundedModel:
                 model takes no other values.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
                 may also hold a radius for each element: a tensor that broadcasts to x, or to one example, and has as
-                many dimensions. A tensor [B] always holds a radius for each example, so radii for the elements of a
-                vector have the shape [1, N]. A radius may be infinite if there is a clip range.
+                many dimensions as that. A tensor [B] always holds a radius for each example, so radii for the elements
+                of a vector have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.

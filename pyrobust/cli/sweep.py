@@ -81,7 +81,7 @@ def named_file(out: str | None) -> Path | None:
 
 
 def run_file(out: str | None, name: Path) -> Path:
-    """Return the file of a run: the file ``--out``, or the default name, in the folder ``--out`` (created) if given."""
+    """Return the file ``--out``, or a file of the default name in the folder ``--out``; the folder is created."""
     file = named_file(out)
     if file is not None or out is None:
         return file or name

@@ -60,7 +60,7 @@ class ModelInfo:
     """Accuracies of a model, from a model info file of RobustBench.
 
     Attributes:
-        name: name of the model; the name of the file if the file states none for the model.
+        name: name of the model; if the file does not state it, the name of the file.
         dataset: name, such as "cifar10".
         eps: radius, None if the file has none; a fraction such as "8/255" in the file is evaluated.
         clean_accuracy, robust_accuracy: shares in [0, 1], the latter under AutoAttack; None if the file has none.
@@ -159,7 +159,7 @@ def benchmark(
 def read_model_info(path: str | os.PathLike[str]) -> ModelInfo:
     """Read a model info file of RobustBench, from its leaderboard or written by ``benchmark``.
 
-    The leaderboard writes percentages as text ("59.53"), ``benchmark`` writes shares as numbers (0.5953).
+    The leaderboard writes percentages as text ("59.53"); ``benchmark`` writes shares as numbers (0.5953).
 
     Args:
         path: a JSON file, ``model_info/DATASET/THREAT/NAME.json``.

@@ -294,7 +294,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
 
     The settings are those that the attack's class declares, and the attributes that a user's class adds; settings of an
     ensemble's attacks are named "attack.setting". A default that depends on epsilon, such as the step size of ``PGD``,
-    is a formula; ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings, bools and
+    is a formula. ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings, bools and
     None are hashed by `model_hash`.
 
     >>> from pyrobust.attacks import FGSM

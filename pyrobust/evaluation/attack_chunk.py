@@ -254,7 +254,7 @@ class MinimumChunk(AttackChunk):
 def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor, *, finite: bool = True) -> Tensor:
     """Return x_adv in x's device and dtype; raise unless ``source`` returned a float tensor of x's shape.
 
-    With ``finite``, it also has to be free of NaN and infinities.
+    With ``finite``, x_adv also has to be free of NaN and infinities.
     """
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
         raise InputTypeError(argument, f"{source} to return a float tensor", kind(x_adv))

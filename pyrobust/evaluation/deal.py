@@ -2,9 +2,9 @@
 
 Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free; a worker
 that computes a chunk already has its next chunk. Chunks of a lost worker are assigned again. A chunk that kills its
-worker twice is computed alone by a fresh worker, and given up after three deaths there. If a chunk takes many times as
-long as usual, a warning names the chunk, and the chunk is taken from its worker as if the worker had died. In the next
-attempt, the chunk may take twice as long; it is given up only after ``timeout``.
+worker twice is computed alone by a fresh worker, and set aside, without a result, after three deaths there. If a chunk
+takes many times as long as usual, a warning names the chunk, and the chunk is taken from its worker as if the worker
+had died. In the next attempt, the chunk may take twice as long; it is set aside only after ``timeout``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class MissingChunks:
 class Dealer:
     """Assigns chunks of one run to workers; ``committed`` is called with the indices and rows of each commit.
 
-    ``timeout`` is the time in seconds without an answer after which a chunk is given up; None for no limit.
+    ``timeout`` is the time in seconds without an answer after which a chunk is set aside; None for no limit.
     """
 
     def __init__(
@@ -133,10 +133,10 @@ class Dealer:
         self._admit(number, header)
 
     def run(self, started: Sequence[Started] = ()) -> None:
-        """Assign chunks until each is committed or given up; ``started`` are the workers other than the first one.
+        """Assign chunks until each is committed or set aside; ``started`` are the workers other than the first one.
 
         Raises:
-            WorkerError: workers died while they started, a worker differs from the first one, or chunks were given up.
+            WorkerError: workers died while they started, a worker differs from the first one, or chunks were set aside.
         """
         if len(self._missing):
             self._receive(list(started))

@@ -139,7 +139,7 @@ class LipschitzEngine:
         return EngineBounds.by(LIPSCHITZ, lower, upper)
 
     def radius(self, inputs: InputSet, rows: Margins, query: Query) -> Tensor:
-        """The proved radius around each center within which all rows [B, S, K] times the outputs are positive: float64 [B].
+        """The radius around each center within which rows [B, S, K] times the outputs are proved positive: float64 [B].
 
         The radius is ``min_s m_s / g_s``, rounded down, with margins m at the center and slopes g. It is infinite where
         all slopes are 0, and 0 where a margin is not proved to be positive.

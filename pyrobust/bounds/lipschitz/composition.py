@@ -42,7 +42,7 @@ class LayerNorm:
     Attributes:
         name: "module path (operator)".
         kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "norm", "maxpool" or "activation".
-        value: the bound, from the layer's concatenated inputs to its output; for a sum, the number of its terms.
+        value: the bound, from the layer's concatenated inputs to its output; for a sum, this is the number of terms.
     """
 
     name: str

@@ -10,7 +10,7 @@ available:
 - attacks that search for the nearest adversarial example: CW, DeepFool, EADEN and EADL1;
 - MultiAttack, VANILA and GN, and ``Attack``, the base class for users' attacks.
 
-Using one of the missing classes, JSMA, LGV, OnePixel, Pixle and SparseFool, raises an error.
+Using one of the missing classes (JSMA, LGV, OnePixel, Pixle and SparseFool) raises an error.
 
 Differences:
 

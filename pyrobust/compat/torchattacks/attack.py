@@ -66,7 +66,7 @@ class Attack:
         self._seen = 0
 
     def forward(self, images: Tensor, labels: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
-        """Generate adversarial images; subclasses define it.
+        """Generate adversarial images; subclasses define this method.
 
         Args:
             images: [N, C, H, W], in [0, 1] even if the model takes normalized images.
