@@ -1,7 +1,8 @@
 """Certified and empirical robustness of PyTorch classifiers, with native kernels.
 
-The names of ``pyrobust.__all__`` are the public API; ``pyrobust.metrics`` has the metrics, ``pyrobust.ops`` the kernels
-and ``pyrobust.compat`` drop-in replacements for other libraries' APIs. Each is imported when it is first used.
+The names of ``pyrobust.__all__`` are the public API; ``pyrobust.metrics`` has the metrics, ``pyrobust.ops`` has the
+kernels and ``pyrobust.compat`` has drop-in replacements for other libraries' APIs. Each name is imported when it is
+first used.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""``python -m pyrobust``: the command ``pyrobust`` for when its script is not on the path."""
+"""``python -m pyrobust`` runs the command ``pyrobust``, even where its script is not on the path."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Arithmetic(TorchDispatchMode):
         return result
 
     def unit(self, logits: Tensor) -> float | None:
-        """Rounding unit of the coarsest arithmetic up to the logits; None if they come from outside torch."""
+        """Rounding unit of the coarsest arithmetic up to the logits; None if the logits are computed outside torch."""
         if _memory(logits) not in self._derived:
             return None
         return max(self._unit, torch.finfo(logits.dtype).eps)

@@ -86,7 +86,7 @@ class AdaptedAttack(AdversarialAttack):
 
     Raises:
         InputError: a value out of range, or an attack made for another model.
-        InputTypeError: a value of the wrong type, or an attack of another kind than those above.
+        InputTypeError: a value of the wrong type, or an attack of an unsupported kind.
 
     >>> def darken(model, x, y):  # a function of one's own
     ...     return x - 0.5
@@ -139,7 +139,7 @@ class AdaptedAttack(AdversarialAttack):
 
     @property
     def result(self) -> AdaptedResult | None:
-        """Comparison of the last ``generate``'s points with the ball."""
+        """Comparison of the points of the last ``generate`` call with the ball."""
         return self._result
 
     def settings(self) -> dict[str, bool | int | float | str | None]:

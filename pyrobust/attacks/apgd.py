@@ -39,18 +39,19 @@ logger = logging.getLogger(__name__)
 class APGD(BatchAttack):
     """Auto-PGD (Croce and Hein, 2020) and its l1 variant (Croce and Hein, 2021), which adapt their step sizes.
 
-    linf and l2: the step size starts at 2·epsilon, with momentum: x_{t+1} = Π(x_t + 0.75·(z − x_t) + 0.25·(x_t −
-    x_{t−1})), z = Π(x_t + step·d(∇L)). Checkpoints are at the shares p_{j+1} = p_j + max(p_j − p_{j−1} − 0.03, 0.06) of
-    the steps, p_0 = 0 and p_1 = 0.22. At a checkpoint an example's step size is halved, and the example restarts from
-    its best point, if the loss rose in at most a share rho of the steps since the last checkpoint, or if neither step
-    size nor best loss has changed since then.
+    In linf and l2, the step size starts at 2·epsilon, and steps have momentum: x_{t+1} = Π(x_t + 0.75·(z − x_t) +
+    0.25·(x_t − x_{t−1})), z = Π(x_t + step·d(∇L)), where Π is the projection and d the norm's ascent direction.
+    Checkpoints are at the shares p_{j+1} = p_j + max(p_j − p_{j−1} − 0.03, 0.06) of the steps, with p_0 = 0 and p_1 =
+    0.22. At a checkpoint an example's step size is halved, and the example restarts from its best point, if the loss
+    rose in at most a share rho of the steps since the last checkpoint, or if neither step size nor best loss has
+    changed since then.
 
-    l1: the step direction is the sign of the largest derivatives among the coordinates that can still move, divided by
-    their number; the result is projected on the intersection of ball and clip range. At first the step changes 20 % of
-    the coordinates. After every 4 % of the steps, the number of coordinates to change becomes the number that the best
-    perturbation changes, divided by 1.5. The step size becomes epsilon if that perturbation has become sparser by 5 %
-    (the example then restarts from its best point); else it is divided by 1.5, but stays at least epsilon / 10. (The
-    original also spends part of the step on coordinates at the bounds of the clip range.)
+    In l1, the step direction is the sign of the largest derivatives among the coordinates that can still move, divided
+    by the number of these derivatives; the result is projected on the intersection of ball and clip range. At first a
+    step changes 20 % of the coordinates. After every 4 % of the steps, the number of coordinates to change is set to
+    1/1.5 times the number that the best perturbation changes. The step size becomes epsilon if that perturbation has
+    become sparser by 5 % (the example then restarts from its best point); else it is divided by 1.5, but stays at least
+    epsilon / 10. (The original also spends part of the step on coordinates at the bounds of the clip range.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -213,8 +214,8 @@ def ascend(
 ) -> tuple[Tensor, Tensor]:
     """Run Auto-PGD from x_adv [B, ...] in the ball of radius epsilon [B].
 
-    If epsilon is ``state.epsilon`` itself, fooled examples are dropped and ``best`` takes the run's best points; points
-    found with larger radii are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
+    If epsilon is ``state.epsilon`` itself, fooled examples are dropped and ``best`` takes the run's best points; with
+    larger radii, the points are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
     number of coordinates that the first step changes follows from x_adv's sparsity. ``begun`` is called with the first
     gradient. Returns the best points [B, ...] and the targets [B, T] of the examples that remain.
     """

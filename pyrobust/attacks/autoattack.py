@@ -155,9 +155,9 @@ class AutoAttack(Ensemble):
       ``attacks``, as in ``attack.attacks["apgd-ce"].restarts = 1``.
 
     The DLR loss needs three classes and its targeted forms four. With three classes, "apgd-t" is replaced by
-    "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the same direction as that of
-    any margin. In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. For each example, every attack,
-    including FAB, stops at the first point that fools the model; use ``FAB`` for nearest points.
+    "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the same direction as the
+    gradient of any margin. In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. For each example, every
+    attack, including FAB, stops at the first point that fools the model; use ``FAB`` for nearest points.
 
     Flags, which are logged as warnings and kept in ``result.flags``, say why the result may be unreliable: an attack is
     replaced or skipped; the model returns different logits for the same input (use "rand"); its outputs are
@@ -172,8 +172,8 @@ class AutoAttack(Ensemble):
         certify_first: do not attack the examples that are proved robust at epsilon by bounds on the model's float32
             forward pass (see ``pyrobust.attacks.certified_first``). The other examples are attacked with the same
             random numbers as without this option, and results and flags count all examples, so the outcome is the same.
-            ``result.certified_first`` has the proofs. If the attack does not run the arithmetic that a proof covers
-            (under autocast, in bfloat16, with TF32 allowed, averaged over draws, ...) or is targeted, every example is
+            ``result.certified_first`` has the proofs. If the attack uses arithmetic that no proof covers (under
+            autocast, in bfloat16, with TF32 allowed, averaged over draws, ...) or is targeted, every example is
             attacked, and a warning says why. Needs a module that ``BoundedModel`` supports.
         attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
             version's attacks; required with "custom".

@@ -30,7 +30,7 @@ _EOT_SAMPLES = 20
 
 
 def checked_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Check names of attacks; raises InputError for an unknown or repeated name, or no names.
+    """Check names of attacks; raises InputError for an unknown or repeated name, or an empty list.
 
     >>> checked_names(["apgd-ce", "square"])
     ('apgd-ce', 'square')

@@ -36,12 +36,12 @@ class Entry(NamedTuple):
 
     @property
     def steps(self) -> str | None:
-        """The setting that ``--steps`` sets; None if there is none."""
+        """The setting that ``--steps`` sets; None if the attack has no such setting."""
         return option_settings(self.attack).get("steps")
 
     @property
     def restarts(self) -> str | None:
-        """The setting that ``--restarts`` sets; None if there is none."""
+        """The setting that ``--restarts`` sets; None if the attack has no such setting."""
         return option_settings(self.attack).get("restarts")
 
 

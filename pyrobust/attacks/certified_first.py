@@ -1,8 +1,8 @@
 """Proofs that no point in an example's ball fools a model, so that attacks may skip the example.
 
-A proof holds for what attacks run: the deployed forward pass, in the model's float format with direct algorithms and
+A proof holds for the deployed forward pass that attacks run, in the model's float format with direct algorithms and
 sums in any order (``semantics="float32"``), for every input in the ball and the clip range in exact arithmetic. It is
-deterministic. If the attack uses other arithmetic than proofs cover, nothing is proved, and the reason is given.
+deterministic. If the attack uses arithmetic that proofs do not cover, nothing is proved, and the reason is given.
 """
 
 from __future__ import annotations

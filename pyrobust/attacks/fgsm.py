@@ -15,9 +15,9 @@ from .losses import LOSS_HELP, LOSSES, LossName, named_loss
 class FGSM(BatchAttack):
     """One step of length epsilon along the gradient of the loss at x (Goodfellow, Shlens and Szegedy, 2015).
 
-    linf steps along the sign of the gradient, l2 along the normalized gradient; then both clip. l1 spends epsilon on
-    the coordinates in order of decreasing |derivative|, each up to its end of the clip range: no feasible point has a
-    larger inner product with the gradient.
+    The step is along the sign of the gradient in linf and along the normalized gradient in l2, and the result is
+    clipped. In l1, epsilon is spent on the coordinates in order of decreasing |derivative|, each up to its end of the
+    clip range: no feasible point has a larger inner product with the gradient.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

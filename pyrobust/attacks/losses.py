@@ -1,6 +1,6 @@
 """The losses that attacks maximize: objectives of the logits, with their derivatives.
 
-Each takes (logits z [B, K], y [B], target [B]) and returns a ``LogitLoss``; larger values are closer to success.
+Each loss takes (logits z [B, K], y [B], target [B]) and returns a ``LogitLoss``; larger values are closer to success.
 Untargeted losses push y's logit down and ignore the target; targeted losses push the target's logit up. Because the
 derivative with respect to the logits is known, one ``torch.autograd.grad(logits, x, grad_outputs=...)`` is the whole
 backward pass.
@@ -43,7 +43,7 @@ LOSS_HELP = '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see
 
 
 def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted: bool) -> LogitLoss:
-    """Evaluate the loss of that name; raises InputError for fewer classes than it needs.
+    """Evaluate the loss of that name; raises InputError for fewer classes than the loss needs.
 
     >>> import torch
     >>> logits, y = torch.tensor([[1.0, 3.0]]), torch.tensor([1])
@@ -59,6 +59,6 @@ def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted
 
 
 def check_loss(name: Name, losses: tuple[str, ...]) -> Name:
-    """Return a known loss's name; raises InputError for any other."""
+    """Return a known loss's name; raises InputError for an unknown loss."""
     choice("loss", name, losses)
     return name

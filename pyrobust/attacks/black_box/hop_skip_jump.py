@@ -45,8 +45,8 @@ class HopSkipJump(MinimumNormAttack):
        δ is a tenth of the clip range in the first step, then gamma·‖xₜ − x‖ / d; on a grid, δ is at least √d grid
        steps.
     2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g); the jump is halved until the new point is adversarial.
-    3. Bisection finds the boundary: on the segment to x (l2), or by clipping to a shrinking ball around x (linf), to a
-       precision of gamma·d^(−3/2) (l2) or gamma·d^(−2) (linf) times the distance, with these factors at most 0.001.
+    3. Bisection, on the segment to x (l2) or by clipping to a shrinking ball around x (linf), finds the boundary. Its
+       precision is the distance times gamma·d^(−3/2) (l2) or gamma·d^(−2) (linf), or times 0.001 if that is smaller.
 
     The start is a random image, or the nearest of ``starts`` that fools the model. ``minimum`` returns the nearest
     points found, ``generate`` only those within epsilon; ``forwards`` counts the queries.

@@ -1,4 +1,4 @@
-"""SPSA: gradient ascent on the logits alone, with gradients estimated from finite differences."""
+"""SPSA: gradient ascent that needs only logits, with gradients estimated from finite differences."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class SPSA(BatchAttack):
         (L(xₜ + delta·vᵢ) − L(xₜ − delta·vᵢ)) / (2·delta) · vᵢ,
 
     Adam turns the estimate into a step (Kingma and Ba, 2015), and the new iterate is projected on ball and clip range;
-    the points xₜ ± delta·vᵢ are not. An image costs 2·samples + 1 forward passes per step, and is done as soon as it is
-    fooled.
+    the points xₜ ± delta·vᵢ are not projected. An image costs 2·samples + 1 forward passes per step, until it fools the
+    model.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -50,11 +50,11 @@ class Proposals(abc.ABC):
 
     @abc.abstractmethod
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        """Images with one window changed, from u [B, query_numbers]; on the CPU best itself may be overwritten."""
+        """Images with one window changed, from u [B, query_numbers]; on the CPU ``best`` may be overwritten."""
 
     @abc.abstractmethod
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
-        """Best images after the last proposal; its accepted rows [B] are kept."""
+        """Best images after the last proposal, with its changes kept in the accepted rows (mask [B])."""
 
     def _corner(self, sides: tuple[int, int], u: Tensor) -> tuple[Tensor, Tensor]:
         """Upper left corners, top [B] and left [B], from u [B, 2]: uniform among windows inside the image."""

@@ -18,8 +18,8 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> float:
     """Share of the image that a query's window covers: p_init, halved nine times.
 
-    Halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries out of 10 000; with ``rescale``, these
-    numbers are scaled to n_queries (Andriushchenko et al., 2020, "Square Attack: a query-efficient black-box
+    The share is halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries out of 10 000; with ``rescale``,
+    these numbers are scaled to n_queries (Andriushchenko et al., 2020, "Square Attack: a query-efficient black-box
     adversarial attack via random search", section 3). Queries count from 0.
 
     >>> window_share(10, 5000, 0.8, rescale=False), window_share(11, 5000, 0.8, rescale=False)

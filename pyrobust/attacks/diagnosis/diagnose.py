@@ -55,16 +55,16 @@ def diagnose(
     signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019) in three examinations:
 
     - the forward pass, on at most 64 examples: outputs that are random, differ in training mode, are NaN, or are
-      probabilities or hard decisions instead of logits; or gradients computed inside;
+      probabilities or hard decisions instead of logits; or gradients computed inside the forward pass;
     - the gradient, on the same examples: missing, zero, not finite, saturated, or not that of the model. The last
       compares the margin's change along segments of the ball with the integral of the gradient;
     - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps,
       queries (Square) or a surrogate's adversarial examples fool more than gradients, more steps and restarts still
-      gain, the loss does not rise, or an attack on the whole clip range fails. These attacks are not run on a random
-      model, where the attack with more draws would win.
+      gain, the loss does not rise, or an attack on the whole clip range fails. A random model is not attacked here,
+      because the attack with more draws would win.
 
-    A sign at single examples means nothing: it counts if it shows at more than 10 % of the examples with confidence 99
-    % (exact binomial bound). Whether an attack fools more examples than another is decided by an exact paired test,
+    A sign at single examples means nothing: it counts only if more than 10 % of the examples show it, with confidence
+    99 % (exact binomial bound). Whether an attack fools more examples than another is decided by an exact paired test,
     one-sided and Holm-corrected, at level 0.01 for all comparisons together (``pyrobust.metrics.paired_test``,
     ``pyrobust.stats.holm``).
 

@@ -44,7 +44,7 @@ class Forward:
 
 
 def examine_forward(subject: ExaminedModel, training: list[nn.Module]) -> Forward:
-    """Examine the outputs of the model, several times.
+    """Run the model several times and examine its outputs.
 
     Args:
         subject: the model and a few examples.

@@ -25,7 +25,7 @@ _STEADY = 0.25
 
 
 def examine_gradient(subject: ExaminedModel, forward: Forward, notes: Notes) -> bool:
-    """Examine the gradient at x and around it; return whether there is one.
+    """Examine the gradient at x and around it; return whether there is a gradient.
 
     Args:
         subject: the model and a few examples with a predicted class.

@@ -30,7 +30,7 @@ class Segments:
     usable: Tensor
 
     def unexplained(self, factor: float = 1.0) -> Tensor:
-        """Share of the change that the gradient times ``factor`` does not explain, [usable].
+        """Share of each usable example's change that the gradient times ``factor`` does not explain.
 
         For a model that is continuous and differentiable almost everywhere, such as a ReLU network, the change is the
         integral of the slope. With s̄ the mean of the slopes s, the share is |change − s̄| / max(|change|, mean |s|):

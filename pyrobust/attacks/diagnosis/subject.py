@@ -65,11 +65,11 @@ class ExaminedModel:
         return len(self.x)
 
     def rows(self, rows: Tensor) -> ExaminedModel:
-        """The same model on some of the examples: row numbers, int64 [M] on the CPU."""
+        """The same model on the examples with these row numbers, int64 [M] on the CPU."""
         return replace(self, x=self.x[rows.to(self.x.device)], y=self.y[rows])
 
     def over(self, step: Callable[..., tuple[Tensor, ...]], *columns: Tensor) -> tuple[Tensor, ...]:
-        """Call ``step`` on batches of the columns [N, ...] on the model's device; concatenate the results."""
+        """Call ``step`` on batches of the tensors ``columns`` [N, ...] on the device; concatenate the results."""
         parts: dict[int, tuple[Tensor, ...]] = {}
         runner = self.queries.runner
 
@@ -117,5 +117,5 @@ class ExaminedModel:
         return self.norm.single_step(direction, Ball(x, radius, self.lower, self.upper))
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """Predicted classes, int64 [N] on the CPU; -1 for none."""
+        """Predicted classes, int64 [N] on the CPU; -1 where there is none."""
         return predicted_classes(logits).cpu()

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class AttackedModel:
-    """Holds the model that an attack runs, and where.
+    """Holds the model that an attack runs, and the device that it runs on.
 
     ``model`` and ``device`` behave like plain attributes, and may be assigned before this class's constructor has run.
     A module is moved to the device, permanently.
@@ -53,7 +53,7 @@ class AttackedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on; assigning one moves a module there; None stands for the module's own."""
+        """The device that the model runs on. Assigning it moves a module; None stands for the module's own device."""
         return self.runner.device if callable(self._attacked) else self._chosen_device or torch.device("cpu")
 
     @device.setter

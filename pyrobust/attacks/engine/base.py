@@ -140,8 +140,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
             fraction that rounds to it, or "auto" for the grid that x is on. x is then moved to the nearest levels k·h,
-            h being the step, with a warning if that changes x. ``generate`` returns float32(k·h), in x's dtype
-            (float64(k·h) if x in float64 has such values), and the ball is exact in levels, epsilon also being read as
+            h being the step, with a warning if that changes x. ``generate`` returns values float32(k·h), in x's dtype
+            (float64(k·h) if x in float64 has such values). The ball is defined exactly on levels, with epsilon read as
             a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
     Raises:
@@ -237,8 +237,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
     def project(self, delta: Tensor, x: Tensor) -> Tensor:
         """Project perturbations on the ball and the clip range.
 
-        linf and l2 project on the ball, then clip; l1 projects on the intersection of ball and clip range. The result
-        is rounded so that x + result, computed in x's dtype, lies exactly inside both.
+        In linf and l2, delta is projected on the ball, then clipped; in l1, delta is projected on the intersection of
+        ball and clip range. The result is rounded so that x + result, computed in x's dtype, lies exactly inside both.
 
         If an example lies outside the clip range, x + result is still inside, which may take more than epsilon. linf
         and l2 then also project on the ball and clip. l1 projects on the intersection of ball and clip range, up to
@@ -303,7 +303,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return norm, torch.full((len(x),), scale, dtype=torch.float64)
 
     def box_of(self, x: Tensor) -> Tensor | None:
-        """Radii of the elements of each example of x [N, ...], float64 [...] on the CPU; None if all share one.
+        """Element radii of each example of x [N, ...], float64 [...] on the CPU; None if all share one radius.
 
         Raises:
             InputError: other shapes, or radii that differ between the examples.

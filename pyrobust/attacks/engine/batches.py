@@ -41,7 +41,7 @@ class BatchAttack(AdversarialAttack):
     in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the example's index,
     so results depend on the batch size only where the model's own arithmetic does.
 
-    Subclasses define ``_run``, see ``pyrobust.attacks.engine.state.AttackState``.
+    Subclasses define ``_run`` (see ``pyrobust.attacks.engine.state.AttackState``).
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.

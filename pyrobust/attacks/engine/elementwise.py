@@ -24,9 +24,9 @@ class Elementwise(Norm):
     """A norm in which each element has its own radius or clip range.
 
     With radii, which only linf can have, distances are max |δᵢ| / radiusᵢ, 0/0 being 0, and the epsilon of a ball
-    multiplies all radii. Without radii, distances are the norm's. The last operations of ``place`` round toward x and
-    clip, so its points are in the ball and the clip range in exact arithmetic, and elements of radius 0 or equal ends
-    stay as they are. The ends of a ``Ball`` are not used.
+    multiplies all radii. Without radii, distances are those of the norm. The last operations of ``place`` round toward
+    x and clip, so its points are in the ball and the clip range in exact arithmetic, and elements whose radius is 0 or
+    whose ends are equal stay unchanged. The ends of a ``Ball`` are not used.
 
     Args:
         norm: the norm over all elements.
@@ -121,7 +121,7 @@ class Elementwise(Norm):
         return low, high, None if self.radius is None else self.weight.flatten().to(ball.x)
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:
-        """The point x + delta, rounded toward x and in the clip range; elements that cannot move stay."""
+        """The point x + delta, rounded toward x and in the clip range; elements that cannot move stay unchanged."""
         delta = torch.where(self.weight.to(delta.device) > 0, delta, 0.0)
         low, high = self._clip(ball.x)
         return torch.minimum(torch.maximum(add_perturbation(ball.x, delta, -LIMIT, LIMIT), low), high)

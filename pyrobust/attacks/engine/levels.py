@@ -107,11 +107,11 @@ class Levels:
         return float(self.values(torch.tensor([float(level)], dtype=torch.float64), torch.zeros(1, dtype=self.dtype)))
 
     def of(self, x: Tensor) -> Tensor:
-        """Nearest level of each value, whole numbers in float32 or float64."""
+        """Nearest level of each value, as whole numbers in float32 or float64."""
         return x.to(self._work).mul(self._scale).round_().clamp_(self.low, self.high)
 
     def values(self, levels: Tensor, like: Tensor) -> Tensor:
-        """The floats nearest to k·h in the loader's dtype, as a tensor of ``like``'s dtype; may overwrite levels.
+        """The floats nearest to k·h in the loader's dtype, as a tensor of ``like``'s dtype; may overwrite ``levels``.
 
         Numerator and denominator are exact in that dtype, so the division is the only rounding.
         """
@@ -143,12 +143,12 @@ class Levels:
 
         In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or has lost small
         perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
-        far as the integer ball requires; of the coordinates that would round up next at a larger scale or smaller
-        shift, the first ones are raised. In l2, such a point has the largest inner product with the perturbation among
-        all points with the same sum of squared levels.
+        far as the integer ball requires. Among the coordinates that would round up together at a slightly larger scale
+        or smaller shift, those with the lowest indices are raised, as many as fit into the ball. In l2, such a point
+        has the largest inner product with the perturbation among all points with the same sum of squared levels.
 
         Args:
-            norm: of the ball.
+            norm: the norm of the ball.
             x_adv: [B, ...], finite; non-finite values become levels in the clip range.
             x: [B, ...], the clean images, on the grid; None to round without a ball.
             budget: [B], int64, see ``budgets``.

@@ -211,7 +211,7 @@ class L1(Norm):
         return project_l1_ball_box(delta, *ball)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the intersection of ball and clip range; if that is empty, on ball and then range."""
+        """Project delta on the intersection of ball and clip range; if that is empty, on ball, then range."""
         meets = self.distance(nearest, ball.x) <= ball.epsilon
         clipped = _clip(per_row(project_l1_ball, delta, ball.epsilon), ball)
         return torch.where(per_example(meets, delta) > 0, super().project_outside(delta, ball, nearest), clipped)
@@ -219,8 +219,8 @@ class L1(Norm):
     def direction(self, gradient: Tensor) -> Tensor:
         """Gradient divided by its largest coordinate; the projection makes the step sparse.
 
-        A step on few coordinates would stall: the projection takes from the other coordinates what the step adds to
-        these.
+        A step on few coordinates would stall, because the projection would shrink the other coordinates by the amount
+        that the step adds.
         """
         return unit(gradient, gradient.abs().flatten(1).amax(1).double())
 
@@ -247,7 +247,7 @@ class L1(Norm):
 
 
 class L0(Norm):
-    """‖z‖₀, the number of z_i ≠ 0; epsilon allows ⌊epsilon⌋ of them, each anywhere in the clip range."""
+    """‖z‖₀, the number of z_i ≠ 0; at most ⌊epsilon⌋ coordinates may change, each to any value in the clip range."""
 
     name = "l0"
 
@@ -291,7 +291,7 @@ NORMS: dict[str, Norm] = {norm.name: norm for norm in (Linf(), L2(), L1(), L0())
 
 
 def norm_of(norm: NormLike, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> Norm:
-    """Look up one of these norms by name or order; raises InputError for any other."""
+    """Look up a norm by name or order; raises InputError for an unknown norm."""
     return NORMS[attack_norm_name("norm", norm, norms)]
 
 

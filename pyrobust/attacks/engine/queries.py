@@ -37,7 +37,7 @@ class Gradient(NamedTuple):
 
 
 class Queries:
-    """Runs a model for an attack, averaging an ``EOT`` over its draws. Use it inside a session with gradients.
+    """Runs a model for an attack; averages an ``EOT`` over its draws. Use inside a ``Runner.session`` with gradients.
 
     >>> queries = Queries(Runner(torch.nn.Linear(4, 3)))
     >>> queries.logits(torch.zeros(5, 4)).shape, queries.forwards
@@ -67,7 +67,7 @@ class Queries:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [B, K], value [B] in float64 and dvalue/dx [B, ...] of a loss of the logits.
 
-        With a differentiable ``transform``, the logits are the model's at transform(x).
+        With a differentiable ``transform``, the logits are those of the model at transform(x).
 
         The gradient is scaled by a positive factor per example, the same for all draws of an ``EOT``: the backward pass
         starts from derivatives of size 1 with respect to the logits, so the gradient does not vanish where the loss is

@@ -195,9 +195,9 @@ def settings_of(cls: type) -> dict[str, Setting]:
 
 
 def stored_settings(owner: Declared) -> dict[str, Any]:
-    """Return what belongs to the identity of a run: the declared settings, and those that a user's own class adds.
+    """Return the settings that identify a run: the declared settings, and those that a user's own class adds.
 
-    A user's class may hold settings as plain attributes: those attributes that no class of the package has.
+    A plain attribute of a user's class counts as a setting if no class of the package has it.
 
     >>> class Walk(Declared):
     ...     steps: int = setting(default=40)
@@ -214,7 +214,7 @@ def stored_settings(owner: Declared) -> dict[str, Any]:
 
 
 def option_settings(cls: type) -> dict[str, str]:
-    """Return the settings of a class that options of the command line set: option → setting.
+    """Return the settings of a class that command-line options set: option → setting.
 
     >>> class Walk(Declared):
     ...     queries: int = setting(default=40, option="steps")
@@ -244,7 +244,7 @@ def one_of(*choices: str) -> Check:
 
 
 def truth(name: str, value: Any) -> bool:
-    """Return the truth of any value.
+    """Return the truth value of any object.
 
     >>> truth("random_start", 1)
     True

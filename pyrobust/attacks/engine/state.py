@@ -61,9 +61,9 @@ class AttackState:
     with ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is ``ROBUST``,
     ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); a close verdict is confirmed by running the example alone.
 
-    Rows of a batch change places when others leave, so nothing may depend on a row's position. ``retire`` may move rows
-    within the tensors passed to it, and on a GPU it keeps x_adv for some steps: make a new x_adv for each step rather
-    than changing it in place.
+    Rows of a batch change places when other rows leave, so nothing may depend on a row's position. ``retire`` may move
+    rows within the tensors passed to it, and on a GPU it keeps x_adv for some steps: make a new x_adv for each step
+    rather than changing it in place.
 
     On a grid of levels, iterates stay arbitrary floats; every queried and every returned point is ``snap(x_adv)``,
     without any action of the attack.
@@ -126,7 +126,7 @@ class AttackState:
         return [int(row) for row in self._rows]
 
     def take(self, rows: Tensor) -> AttackState:
-        """The examples of these rows [n], int64, as a separate state, which reports to nobody when they leave."""
+        """The examples of these rows [n], int64, as a separate state, which does not report when they leave."""
         subset = copy.copy(self)
         subset.x, subset.y, subset.epsilon, subset.index = (
             tensor[rows] for tensor in (self.x, self.y, self.epsilon, self.index)
@@ -151,8 +151,8 @@ class AttackState:
     def snap(self, x_adv: Tensor) -> Tensor:
         """The points that the model sees for iterates [B, ...]: on the grid, if there is one.
 
-        For an iterate inside the ball, the point is inside; for one outside (such as from another phase), it is the
-        nearest grid point. If there are more or fewer points than examples, each is rounded without a ball.
+        For an iterate inside the ball, the point is inside; for an iterate outside (for example, from another phase),
+        it is the nearest grid point. If there are more or fewer iterates than examples, each is rounded without a ball.
         """
         if self.levels is None:
             return x_adv

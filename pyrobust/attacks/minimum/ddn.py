@@ -24,7 +24,7 @@ class DDN(MinimumNormAttack):
 
     Each step δₜ + αₜ·∇L / ‖∇L‖₂ ascends the cross entropy, is rescaled to length εₜ and then clipped; εₜ shrinks by the
     share ``gamma`` at an adversarial point and grows by that share otherwise. αₜ falls along a cosine from
-    ``step_size`` to 1 % of it. Secant steps between x and the nearest point come last.
+    ``step_size`` to 1 % of it. Finally, secant steps between x and the nearest point shorten the perturbation.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

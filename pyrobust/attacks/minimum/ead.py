@@ -23,7 +23,7 @@ class EAD(ConstantSearch):
     range: gradient steps on the first two terms, with momentum, each followed by shrinking z − x by β per coordinate.
     The step size falls with the square root of the share of steps left. A binary search finds the constant c of each
     example, as in ``CarliniWagner``; an example whose objective has stopped falling still continues if it has found a
-    nearer point since the last check. Secant steps between x and the nearest point come last.
+    nearer point since the last check. Finally, secant steps between x and the nearest point shorten the perturbation.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -74,7 +74,7 @@ class _Fista(Descent):
         return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
 
     def nearer(self, run: Nearest) -> Tensor:
-        """Count nearer points, too, since momentum may raise the objective for a while."""
+        """Also keep examples with nearer points, since momentum may raise the objective for a while."""
         nearer = run.distance < self._before
         self._before = run.distance
         return nearer

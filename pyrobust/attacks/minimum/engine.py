@@ -34,8 +34,8 @@ class MinimumNormAttack(BatchAttack):
     """An attack that searches for the nearest adversarial example at any distance.
 
     ``minimum`` returns the nearest examples found; ``generate`` returns those within epsilon, as other attacks do. If
-    possible, a point lies so far beyond the boundary that rounding, which depends on the batch, cannot undo its
-    success.
+    possible, a returned point lies so far beyond the boundary that rounding, which depends on the batch, cannot undo
+    its success.
 
     Subclasses define ``_search``.
 
@@ -83,9 +83,8 @@ class MinimumNormAttack(BatchAttack):
             indices: [N], see ``generate``.
             margin: move each point beyond the boundary, by at most 0.9 % of its distance, until no rounding can undo
                 its success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε times the
-                largest |logit|, ε being the rounding unit of the model's arithmetic. A point for which that fails, any
-                point in l0, and any point with margin=False is adversarial in a batch of one, but may not be in another
-                batch.
+                largest |logit|, ε being the rounding unit of the model's arithmetic. In l0, with margin=False, or if no
+                such move is found, a point is adversarial in a batch of one, but may not be in another batch.
 
         Returns:
             The points, and their exact distances.

@@ -72,10 +72,10 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     """Runs minimum-norm attacks one after the other and keeps the nearest point of each example.
 
     The default in linf and l1 is FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random points; in
-    l2, DDN with 30 steps runs before these; in l0, it is σ-zero and FMN, after the points with the fewest coordinates
-    at an end of the clip range that cross each linearized boundary. Except in l0, inputs of at most eight coordinates
+    l2, DDN with 30 steps runs before these. In l0, σ-zero and FMN follow a search that, for each linearized boundary,
+    moves as few coordinates as needed to an end of the clip range. Except in l0, inputs of at most eight coordinates
     are also sampled: 2096 random points, one forward pass each, cover such a small space. DeepFool, CW and EAD are
-    slower or weaker than these and run only on request.
+    slower or weaker than the default attacks and run only on request.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -100,7 +100,7 @@ class Nearest:
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
     def saturate(self, state: AttackState, gradient: Tensor) -> None:
-        """Move as few coordinates as needed to their end of the clip range, by gradient times room; exact for linear f.
+        """Move as few coordinates as needed, largest gradient × room first, to an end of the range; exact for linear f.
 
         The gradient [B, ...] is that of a function f that is positive where the model is fooled.
         """

@@ -24,7 +24,7 @@ _IMPROVED = 0.9999
 
 
 class SearchConstant:
-    """Each example's constant c, [B] float64: times ten until a point fools, then bisected (Carlini and Wagner)."""
+    """The constants c [B], float64: raised tenfold until a point is adversarial, then bisected (Carlini and Wagner)."""
 
     def __init__(self, state: AttackState, first: float) -> None:
         self.value = torch.full_like(state.epsilon, first)
@@ -44,7 +44,7 @@ class Descent(abc.ABC):
 
     @abc.abstractmethod
     def point(self, subset: AttackState) -> Tensor:
-        """The point [B, ...] that this step judges."""
+        """The point [B, ...] that this step evaluates."""
 
     @abc.abstractmethod
     def objective(self, subset: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class Descent(abc.ABC):
 
     @abc.abstractmethod
     def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
-        """Take a step; ``active`` [B], c or 0 where the margin is reached, weights the margin's gradient [B, ...]."""
+        """Take a step; ``active`` [B] (c, or 0 where the margin is reached) weights the margin's gradient [B, ...]."""
 
     @abc.abstractmethod
     def keep(self, staying: Tensor) -> None:
@@ -63,7 +63,7 @@ class Descent(abc.ABC):
         return None
 
     def last(self) -> tuple[Tensor, ...]:
-        """The points [B, ...] that no step has judged."""
+        """The points [B, ...] that no step has evaluated."""
         return ()
 
 

@@ -22,11 +22,11 @@ from .nearest import Nearest
 class SigmaZero(MinimumNormAttack):
     """The σ-zero attack (Cinà, Villani, Pintor, Schönherr, Biggio and Pelillo, 2025), l0.
 
-    Adam minimizes max(z_y − max_{k≠y} z_k, 0) + (1/D)·Σ δᵢ² / (δᵢ² + σ), whose second term approximates ‖δ‖₀ / D, with
-    the gradient divided by its largest coordinate; δ stays in the clip range. After each step coordinates with |δᵢ| < τ
-    are zeroed; τ grows by ``threshold_step`` times the step size at an adversarial point and falls by that amount
-    otherwise. The step size falls along a cosine to 10 % of its first value. The removal of unneeded changes comes
-    last.
+    Adam, with the gradient divided by its largest coordinate, minimizes max(z_y − max_{k≠y} z_k, 0) + (1/D)·Σ δᵢ² /
+    (δᵢ² + σ), whose second term approximates ‖δ‖₀ / D; x + δ stays in the clip range. After each step coordinates with
+    |δᵢ| < τ are zeroed; τ grows by ``threshold_step`` times the step size at an adversarial point and falls by that
+    amount otherwise. The step size falls along a cosine to 10 % of its first value. Finally, unneeded changes are
+    removed.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
