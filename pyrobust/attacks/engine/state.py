@@ -122,7 +122,7 @@ class AttackState:
 
     @property
     def rows(self) -> list[int]:
-        """For each example, its row in the call."""
+        """For each example, its row in the call of the attack."""
         return [int(row) for row in self._rows]
 
     def take(self, rows: Tensor) -> AttackState:

@@ -73,8 +73,8 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
 
     The default in linf and l1 is FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random points; in
     l2, DDN with 30 steps runs before these. In l0, σ-zero and FMN follow a search that, for each linearized boundary,
-    moves as few coordinates as needed to an end of the clip range. Except in l0, inputs of at most eight coordinates
-    are also sampled: 2096 random points, one forward pass each, cover such a small space. DeepFool, CW and EAD are
+    moves as few coordinates as needed to an end of the clip range. Except in l0, random points are also tried on inputs
+    of at most eight coordinates: 2096 points, one forward pass each, cover such a small space. DeepFool, CW and EAD are
     slower or weaker than the default attacks and run only on request.
 
     Args:
