@@ -1,4 +1,4 @@
-"""The base class of the package's own attacks: batches, seeds, progress, callbacks."""
+"""The base class of the package's own attacks: batches, seeds, progress and callbacks."""
 
 from __future__ import annotations
 

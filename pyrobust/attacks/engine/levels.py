@@ -1,4 +1,4 @@
-"""Attacks on a grid: points whose values are levels of an image file, in balls counted in levels.
+"""Attacks on a grid: points whose values are levels of an image file, in balls measured in levels.
 
 With a step h, a value of level k is the float nearest to k·h, as an image loader computes it. An attack's iterates stay
 arbitrary floats; ``Levels.snap`` turns them into the points that the model sees and the attack returns. The ball is
