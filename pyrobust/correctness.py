@@ -41,8 +41,8 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
-        both: whether ``CLOSE`` may also replace ``ROBUST``, and not only ``FOOLED``. False suffices for an attack,
-            whose failures need no confirmation.
+        both: whether ``CLOSE`` may replace both ``FOOLED`` and ``ROBUST``, not ``FOOLED`` alone. False suffices for an
+            attack, whose failures need no confirmation.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)

@@ -49,11 +49,11 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     afterwards. They hold in exact arithmetic, like those of ``BoundedModel.bounds``.
 
     Captured networks are kept for further calls with inputs of the same shape: at most eight, each no longer than its
-    model lives. Every call first compares the model with its capture: all bytes of parameters, buffers and other
-    tensors, attributes, the members of classes, the globals that their code names, and the logits on one row of the
-    first x. A changed model is captured again. A model is captured at every call if it has forward hooks, a part that
-    cannot be compared (such as an attribute of a user-defined class), or code that computes names (such as
-    ``getattr``). A captured network takes about three times the memory of the model's parameters.
+    model lives. Every call first compares the model with its capture: every byte of its tensors, its attributes, the
+    members of its classes and the global variables that their code uses, and the logits on one row of the first x. A
+    changed model is captured again. A model is captured at every call if it has forward hooks, a part that cannot be
+    compared (such as an attribute of a user-defined class), or code that computes names (such as ``getattr``). A
+    captured network takes about three times the memory of the model's parameters.
 
     Changes of anything else that a forward pass reads (files, environment variables, and the code and settings of
     torch) are noticed only if the compared logits differ. No other thread may run or change the model during a

@@ -157,7 +157,7 @@ class AttackChunk:
         return distance
 
     def distances_above(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The distances, rounded up from their exact values, in multiples of the box if there is one: float64 [B]."""
+        """The exact distances, as multiples of the box if there is one, rounded up: float64 [B]."""
         if self.box is not None:
             return box_distances_above(x_adv, x, self.box)
         return distances_above(x_adv, x, self.attack.norm)

@@ -187,8 +187,8 @@ def certified_accuracy_with_confidence(
     ``q = min {q : P(Bin(n_images, alpha) > q) ≤ delta}`` all but q of the counted certificates are true, with
     probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
-    q is computed for all images, not only for the counted ones, because whether a certificate is large enough to be
-    counted may depend on whether it is false. If every true radius were just below the chosen radius, all counted
+    q is computed for all images, not only for the counted ones, because false certificates may be more likely than true
+    ones to be large enough to be counted. If every true radius were just below the chosen radius, all counted
     certificates would be false.
 
     The computed q is rigorous: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k

@@ -13,10 +13,10 @@ also holds for a mixture of bets with weights fixed in advance, so by Markov's i
 1/alpha with probability at most alpha (the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded
 random variables by betting", 2024, with constant bets). f_i increases in u.
 
-All numbers are zero with probability at most p0(u) = prod (1 - u) / (1 - u + w_i u), by the same argument with g = 1;
-for equal sizes p0(u) is (1 - u)^n, which is attained. If all numbers are zero, the test rejects "t >= u" if p0(u) <=
-alpha; otherwise it rejects if p0(u) < alpha and the wealth reaches 1 / (alpha - p0(u)). The test's total error is at
-most alpha. So the bound for all zeros is exact.
+By the same argument with g = 1, the probability that all numbers are zero is at most p0(u) = prod (1 - u) / (1 - u +
+w_i u). For clusters of equal size this is (1 - u)^n, the probability for independent numbers in {0, 1}. If all numbers
+are zero, the test rejects "t >= u" if p0(u) <= alpha; otherwise it rejects if p0(u) < alpha and the wealth reaches 1 /
+(alpha - p0(u)). The test's total error is at most alpha. So the bound for all zeros is exact.
 """
 
 from __future__ import annotations

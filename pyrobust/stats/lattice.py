@@ -114,7 +114,8 @@ def lattice_outcome(
         The probabilities and the expected number of samples, with their error bounds.
 
     Raises:
-        InputError: p is out of range, looks do not increase from at least 1, or the arrays differ in length.
+        InputError: p is out of range, ``looks`` is not strictly increasing or begins below 1, or the arrays differ in
+            length.
         InputTypeError: counts are not integers, or p is not a number.
 
     >>> rule = SequentialRule(10_000)

@@ -33,7 +33,7 @@ class Processes(Fleet):
 
     Args:
         factory: makes the object of a worker; sent to each worker by cloudpickle or, if that is not installed, by
-            pickle, which accepts only classes and functions of modules.
+            pickle, which accepts only classes and functions at the top level of modules.
         places: device, threads and name of each worker.
 
     Raises:

@@ -379,7 +379,7 @@ def unit(v: Tensor, length: Tensor) -> Tensor:
 
 
 def per_row(project: Callable[[Tensor, Tensor], Tensor], delta: Tensor, epsilon: Tensor) -> Tensor:
-    """Apply a projection of rows to whole examples, preserving the memory format."""
+    """Flatten each example to a row, project the rows, and restore shape and memory format."""
     if delta.dim() == 4 and not delta.is_contiguous():
         rows = delta.permute(0, 2, 3, 1)  # channels_last: reshape without a copy
         return project(rows.reshape(len(rows), -1), epsilon).view(rows.shape).permute(0, 3, 1, 2)

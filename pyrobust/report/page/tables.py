@@ -1,4 +1,4 @@
-"""Tables of a subject: one of its classes, and one of all examples, stored by column for the page's script."""
+"""Two tables of a subject: its classes, and its examples, stored by column for the page's script."""
 
 from __future__ import annotations
 
