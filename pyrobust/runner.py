@@ -457,8 +457,14 @@ def even_rows(total: int, limit: int) -> int:
 
 def enter_evaluation_mode(model: object) -> None:
     """Put a module into evaluation mode; do nothing to a callable."""
-    if isinstance(model, nn.Module) and any(module.training for module in submodules(model)):
+    if isinstance(model, nn.Module) and any(module.training for module in _modules_with_a_mode(model)):
         _evaluate(model)
+
+
+def _modules_with_a_mode(model: object) -> list[nn.Module]:
+    """A module and its submodules; a module of ``torch.jit.freeze`` has no mode."""
+    modules = submodules(model) if isinstance(model, nn.Module) else []
+    return [module for module in modules if hasattr(module, "training")]
 
 
 def _evaluate(model: nn.Module) -> None:
@@ -472,7 +478,7 @@ def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]
 
     Thus layers that merge weights in evaluation mode separate the weights again. ``evaluation`` enters evaluation mode.
     """
-    modules = submodules(model) if isinstance(model, nn.Module) else []
+    modules = _modules_with_a_mode(model)
     modes = [module.training for module in modules]
     try:
         if evaluation and any(modes):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust import RandomizedSmoothing
+from pyrobust.attacks import PGD
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.machine import in_batches
 from pyrobust.runner import Runner, reporting
@@ -112,19 +113,25 @@ def traced():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     "make",
-    [traced, lambda: torch.jit.script(net()), lambda: nn.Sequential(torch.jit.script(net()), nn.Identity())],
-    ids=["traced", "scripted", "scripted part"],
+    [
+        lambda: traced().train(),
+        lambda: torch.jit.script(net()).train(),
+        lambda: nn.Sequential(torch.jit.script(net()), nn.Identity()).train(),
+        lambda: torch.jit.freeze(torch.jit.script(net().eval())),  # without the attribute ``training``
+    ],
+    ids=["traced", "scripted", "scripted part", "frozen"],
 )
 def test_compiled_modules(make):
     """Script modules accept no hooks, so the batch size is found without hooks."""
-    model = make().train()
+    model = make()
     votes = RandomizedSmoothing(model, 5, 0.5, batch_size=20).votes(X, n=40)
     np.testing.assert_array_equal(votes, RandomizedSmoothing(net().eval(), 5, 0.5, batch_size=20).votes(X, n=40))
     smoother = RandomizedSmoothing(model, 5, 0.5)
     result = smoother.certify_batch(X, n0=5, n=40)
     assert 16 <= smoother.runner.batch_size((3, 6, 6)) <= 4096
     assert np.abs(result.counts - votes).sum() <= 4  # another batch, whose sums may be rounded in another order
-    assert all(module.training for module in model.modules())
+    assert all(getattr(module, "training", True) for module in model.modules())
+    assert len(PGD(model, 0.1, steps=2, clip=(0, 1))(X.clamp(0, 1), torch.zeros(len(X), dtype=torch.int64))) == len(X)
 
 
 def test_a_module_is_moved_to_the_given_device(device):

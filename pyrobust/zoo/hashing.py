@@ -141,15 +141,12 @@ def _module_parts(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes 
 
 
 def _script_attributes(module: torch.jit.ScriptModule) -> dict[str, Any]:
-    """A compiled module's code and constants, and the attributes that the code names."""
-    if not hasattr(module, "forward"):
-        return {}
-    code, constants = module.code_with_constants
-    named = {name: getattr(module, name, None) for name in re.findall(r"\.(\w+)", code)}
+    """The code and constants of a compiled module's methods, and the attributes that the code names."""
+    methods = {name: module._c._get_method(name).code_with_constants for name in sorted(module._c._method_names())}
+    names = {name for code, _ in methods.values() for name in re.findall(r"\.(\w+)", code)}
     data = (Tensor, float, int, str, list, dict)  # types of TorchScript attributes other than methods and submodules
-    return {"code": code, "constants": constants.const_mapping} | {
-        name: value for name, value in named.items() if isinstance(value, data)
-    }
+    values = {name: getattr(module, name, None) for name in sorted(names)}
+    return methods | {name: value for name, value in values.items() if isinstance(value, data)}
 
 
 def _value_parts(value: Any, inside: tuple[int, ...]) -> Iterator[bytes | memoryview]:

@@ -179,6 +179,22 @@ def test_hash_covers_code_and_numbers_of_compiled_models(compiled: Callable[[nn.
     assert model_hash(compiled(models[0])) == hashes[0]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hash_covers_the_methods_of_scripted_models() -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.shift(x)
+
+        def shift(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    class Lowered(Shifted):
+        def shift(self, x: Tensor) -> Tensor:
+            return x - 1
+
+    assert model_hash(torch.jit.script(Shifted())) != model_hash(torch.jit.script(Lowered()))
+
+
 def test_uninitialised_lazy_layers_are_rejected() -> None:
     lazy = nn.Sequential(nn.LazyLinear(3))
     with pytest.raises(InputError, match=r"got the lazy parameter 0\.\w+; run the model on one batch first"):

@@ -104,7 +104,8 @@ def diagnose(
     >>> diagnosis.verdict, diagnosis.findings[0].name, diagnosis.findings[0].evidence["cause"]
     ('masked', 'zero-gradient', 'piecewise constant')
     """
-    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    training = [module for module in modules if getattr(module, "training", False)]
     radius = positive("epsilon", read_epsilon(epsilon))
     need_range("a diagnosis", clip)
     clip = clip_range("clip", clip)

@@ -134,7 +134,7 @@ def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
 
 
 def _capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tensor], Tensor]) -> Node:
-    if any(module.training for module in model.modules()):
+    if any(getattr(module, "training", False) for module in model.modules()):
         raise InputError("model", "evaluation mode", "a submodule that stays in training mode after model.eval()")
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
     if torch.is_autocast_enabled(device.type):
