@@ -190,7 +190,7 @@ def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
 def labels_by_model(
     verdicts: Sequence[bool] | npt.ArrayLike, labels: Sequence[bool] | npt.ArrayLike, models: Sequence[Hashable]
 ) -> dict[Hashable, JudgeLabels]:
-    """Count a judge's verdicts against the labels for each judged model: a judge errs differently on each model.
+    """Compare a judge's verdicts with the labels separately for each judged model, since its errors differ by model.
 
     Args:
         verdicts: bool [N], as in ``JudgeLabels.of``.

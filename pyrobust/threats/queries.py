@@ -104,7 +104,7 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """The lower end of the interval for the least values, and the upper end for the greatest values."""
+        """The lower end of the interval that the least values give, and the upper end that the greatest values give."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]

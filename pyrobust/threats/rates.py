@@ -181,7 +181,8 @@ def threat_success_rate(
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:
-        ThreatRates, which also have the rates with all missing verdicts counted as failures, and as successes.
+        ThreatRates, which also have the rates with all missing verdicts counted as failures, and those with all of them
+        counted as successes.
 
     Raises:
         InputError: no rows, several judges on an attempt, or an unknown column, judge or value of ``missing``.

@@ -41,7 +41,7 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def read_errors(where: str) -> Iterator[None]:
-    """Convert exceptions that are raised while damaged bytes are read to FileFormatError."""
+    """Raise FileFormatError in place of the exceptions that damaged bytes cause while they are read."""
     try:
         yield
     except (FileFormatError, MissingExtraError):

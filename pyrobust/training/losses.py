@@ -118,11 +118,11 @@ def choices_ibp_loss(
 ) -> Tensor:
     """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
 
-    The worst-case logits are those in the product of one box for each part: the box around the part's points, shrunk
-    towards the first point. This box has the corners p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as in the
-    training of Jia et al., "Certified robustness to adversarial word substitutions" (2019). During training, scale
-    usually grows from 0 to 1 while kappa falls from 1 (see ``ramp``). The loss is also differentiable with respect to
-    the points, so that word vectors can be trained with the network.
+    The worst-case logits are those in the product of one box for each part of the input: the box around the part's
+    points, shrunk towards the first point. This box has the corners p₁ + scale·(min p − p₁) and
+    p₁ + scale·(max p − p₁), as in the training of Jia et al., "Certified robustness to adversarial word substitutions"
+    (2019). During training, scale usually grows from 0 to 1 while kappa falls from 1 (see ``ramp``). The loss is also
+    differentiable with respect to the points, so that word vectors can be trained with the network.
 
     Args:
         bounds: differentiable bounds of the network.

@@ -100,7 +100,7 @@ class Fleet(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Stop all workers, even computing ones."""
+        """Stop all workers, including those that are computing."""
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -35,7 +35,7 @@ class RayActors(Fleet):
 
     Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
     Unless Ray already runs in this process, a cluster is started on this machine, or a connection to a cluster is
-    opened; ``close`` ends either.
+    opened; ``close`` ends that cluster or connection.
 
     Args:
         factory: makes the object of a worker.

@@ -31,9 +31,9 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
               the extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`); images are read on
               demand;
             - ``module:callable``: user code, imported with the working directory on the path and called without
-              arguments. It returns a `LabelledImages`, a pair (x, y) or an iterable of pairs; each pair of an iterable
-              is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats are used unchanged
-              in any range; uint8 is divided by 255.
+              arguments. The callable returns a `LabelledImages`, a pair (x, y) or an iterable of pairs; each pair of an
+              iterable is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats are used
+              unchanged in any range; uint8 is divided by 255.
         most: for a user's iterable without a length, such as an endless generator, the number of images, at least 1,
             after which reading stops; all other data are read completely. Default: all.
 

@@ -25,9 +25,9 @@ def load_digits(split: str = "test") -> ImageSet:
     in a 4x4 block, from 0 to 16; it becomes k/16, which is exact in float32.
 
     The file contains fourteen filled-in forms one after the other: the same sequence of labels repeats every 130 rows
-    or slightly fewer. The last three forms, rows 1415 to 1796, are the test split, so the two splits share no form, and
-    the handwriting of at most one person. In a shuffled split, the same people would have written the training and the
-    test images.
+    or slightly fewer. The last three forms, rows 1415 to 1796, are the test split, so the two splits have no form and
+    at most one writer in common. In a shuffled split, the same people would have written the training and the test
+    images.
 
     Args:
         split: "test" (382 images), "train" (1,415) or "all" (1,797, in the order of the file).

@@ -21,7 +21,7 @@ def read_report(path: Path, threshold: float | None, behaviour: str | None = Non
     """All attempts of a report; an attempt whose detectors have not run has no verdict.
 
     The behaviour is the field of the attempt that ``behaviour`` names. By default, it is the probe with the prompt's
-    number in the probe, which rewritten forms of the prompt share.
+    number in the probe; rewritten forms of the prompt share this number.
     """
     model, rows = "", []
     completed: set[str] = set()
