@@ -21,7 +21,7 @@ from torch import Tensor
 from pyrobust import ops, reference
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.ops import grid_noise, grid_table
-from pyrobust.ops.grid_table import GridNoise, _guide, _place
+from pyrobust.ops.grid_table import GridNoise, _guide, _positions
 from pyrobust.ops.normal_tail import upper_tail
 from pyrobust.reference.sample_grid_noise import thresholds as reference_thresholds
 
@@ -95,7 +95,7 @@ def wrong_words(noise: GridNoise) -> int:
     size = len(noise.guide)
     low = 23 - (size // 32).bit_length() + 1
     assert size == 32 << (23 - low)
-    place, entry = _place(v), noise.guide.numpy().view(np.uint32).astype(np.int64)[_place(v) >> low]
+    place, entry = _positions(v), noise.guide.numpy().view(np.uint32).astype(np.int64)[_positions(v) >> low]
     inside, entry_place = place & ((1 << low) - 1), entry & ((1 << low) - 1)
     guided = (entry >> low) + (inside < entry_place)
     above = len(leading) - np.searchsorted(np.sort(leading), v, side="right")
