@@ -1,4 +1,4 @@
-"""Keyword arguments that are fields of a settings object, which many functions share."""
+"""Keyword arguments that many functions share, each of which is a field of a settings object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Settings = TypeVar("Settings")
 
 
 def field_names(kind: type) -> tuple[str, ...]:
-    """Return the names of a settings class as keyword arguments.
+    """Return the names of the fields of a settings class, which functions accept as keyword arguments.
 
     >>> field_names(dataclasses.make_dataclass("Both", ["norm", "clip"]))
     ('norm', 'clip')

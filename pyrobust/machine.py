@@ -32,10 +32,10 @@ _NO_MEMORY = re.compile(
 def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
-    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch's
-    filling of uninitialised memory, which writes every activation once more, is switched off: the check for row
-    dependence runs under ``filled_memory``, and finds models that read such memory. The TF32 settings stay unchanged.
-    Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
+    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch can fill
+    uninitialised memory, at the cost of one more write of every activation; this is switched off, because the check for
+    row dependence, which runs under ``filled_memory``, finds models that read such memory. The TF32 settings stay
+    unchanged. Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
 
     Raises:
         ModelError: the model needs a kernel that is not deterministic, or CUBLAS_WORKSPACE_CONFIG was set too late.
@@ -157,7 +157,7 @@ def threads_wait_for_others() -> bool:
 
 
 def strict_cuda() -> bool:
-    """Whether every setting makes cuBLAS compute float32 products in float32.
+    """Whether no setting lets cuBLAS compute float32 products in any arithmetic but float32.
 
     >>> strict_cuda()
     True
@@ -176,9 +176,10 @@ def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
     glibc maps each block above a first threshold afresh, and returns the free end of the heap to the system when that
-    end exceeds a second threshold. Both start at 128 KiB; the first grows to the largest mapped block freed so far, at
-    most 32 MiB, and the second to twice that. To raise both, a block of nearly 32 MiB is allocated and freed; it is
-    never touched, so it costs no memory. Otherwise small batches spend most of their time on page faults.
+    end exceeds a second threshold. Both thresholds start at 128 KiB; the first grows to the size of the largest mapped
+    block freed so far, at most 32 MiB, and the second to twice this size. To raise both thresholds, a block of nearly
+    32 MiB is allocated and freed; the block is never touched, so it costs no memory. With the initial thresholds, small
+    batches spend most of their time on page faults.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 
@@ -206,7 +207,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def total_memory() -> float:
-    """Bytes of memory of this machine; infinite if the system does not tell."""
+    """Bytes of memory of this machine; infinite if the system does not report the number."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):  # not on every system
@@ -219,7 +220,7 @@ def in_batches(
     step: Callable[[int, int], None],
     shrink: Callable[[int, Exception], None],
 ) -> None:
-    """Call ``step(begin, end)`` over [0, total) in batches; if one does not fit in memory, retry with fewer rows.
+    """Call ``step(begin, end)`` over [0, total) in batches; if a batch does not fit in memory, retry with fewer rows.
 
     A step must be repeatable: either it changes nothing before its allocations are done, or it knows what it has
     already done.
@@ -228,7 +229,7 @@ def in_batches(
         total: number of rows.
         size: returns the batch size, at least 1; called before each batch.
         step: processes a batch.
-        shrink: called with the number of rows that did not fit and the error; lowers the size, or raises.
+        shrink: called with the number of rows that did not fit, and with the error; lowers the size, or raises.
 
     >>> sizes = [2]
     >>> def step(begin, end):

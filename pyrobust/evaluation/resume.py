@@ -38,7 +38,7 @@ _FIRST_DEATHS, _PREPARES_S = 3, 60.0
 
 
 class Tally:
-    """Running counts of correct, certified and robust images, starting with the rows of a run or with given rows."""
+    """Running counts of correct, certified and robust images, initialised from the rows of a run or from given rows."""
 
     def __init__(self, run: Run, rows: Mapping[str, Any] | None = None) -> None:
         self._kind = run.header.type
@@ -86,7 +86,7 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
     """Start or resume the run of a sweep, and let its executor compute the missing chunks.
 
     ``committed`` is called after each commit. A complete run is only read, so its file may be read-only. The model is
-    identified before and after the sweep, and a run is void if the model's output for a row depends on other rows, or
+    identified before and after the sweep. A run is void if the model's output for a row depends on other rows, or
     changes between calls.
     """
     settings = sweep.settings

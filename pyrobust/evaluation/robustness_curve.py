@@ -239,7 +239,8 @@ def compute_robustness_curve(
         Robust accuracy over all N examples for each epsilon. The keys are the epsilons as passed, in the same order.
 
     Raises:
-        InputError, InputTypeError: as for ``robustness_curve``; an ``evaluate`` that returns no "robust_accuracy".
+        InputError, InputTypeError: as for ``robustness_curve``, and for an ``evaluate`` that returns no
+        "robust_accuracy".
 
     >>> import torch
     >>> class Shift:
@@ -282,8 +283,8 @@ def robustness_curve(
     """Compute robust accuracy by epsilon, with confidence intervals and the smallest epsilon that breaks each example.
 
     An example fooled at epsilon is fooled at every larger epsilon, since the larger ball contains its perturbation. So
-    the smallest epsilon that breaks an example is found by bisection of the sorted epsilons. Examples at different
-    epsilons share a batch, so P epsilons take at most ⌈log₂(P + 1)⌉ runs of the attack, each on the undecided examples.
+    the smallest epsilon that breaks an example is found by bisection of the sorted epsilons. A batch may hold examples
+    at different epsilons, so P epsilons take at most ⌈log₂(P + 1)⌉ runs of the attack, each on the undecided examples.
     A successful x_adv that also lies within a smaller epsilon counts as a success at that epsilon, too. Examples
     misclassified without an attack count as fooled at every epsilon. At epsilon 0 the curve is the clean accuracy.
 
@@ -293,14 +294,15 @@ def robustness_curve(
     An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64. A point that is not
     finite, or lies outside the ball or the clip range by more than float32 rounding, does not count as a success, since
     a faulty attack would otherwise lower robust accuracy. ``outside`` counts such points, and a warning is logged. The
-    attack class's own ``evaluate`` is not used, because its result is not for individual examples.
+    attack class's own ``evaluate`` is not used, because it gives no result for each example.
 
     Args:
         attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
             ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
-            int64 [n], positions in x), one attack is made, with the largest epsilon. Otherwise, one attack is made for
-            each epsilon, and its ``generate(x, y)`` is called. The ball and the clip range are those of the attack's
-            attributes norm, clip_min and clip_max; by default, they are "linf" (the weakest requirement) and no range.
+            int64 [n], positions in x), one attack object is made, with the largest epsilon. Otherwise, one attack
+            object is made for each epsilon, and its ``generate(x, y)`` is called. The ball and the clip range are those
+            of the attack's attributes norm, clip_min and clip_max; by default, they are "linf" (the weakest
+            requirement) and no range.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.

@@ -24,7 +24,7 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
     PNG files are named after the data-set index; next to them is a table, images.tsv, with the columns index, label,
     prediction (at the image itself), adversarial (the prediction at x_adv), distance and broken_by. A second call, for
     a resumed run or another shard, adds its images to the folder. ``load_data("folder:PATH")`` reads the images back,
-    bit by bit.
+    bit for bit.
 
     Args:
         run: run of an attack with ``grid="1/255"``, with stored examples.

@@ -1,7 +1,7 @@
 """Any data set as single labelled examples, and any model as a function from one example to one class.
 
-A model takes an example in one of two forms: alone, as a data set yields it, or as a batch of one. The first example
-shows which form a model takes.
+A model takes an example either alone (just as a data set yields it) or as a batch of one. The first example shows which
+form a model takes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LabelledExample:
     from_batch: bool
 
     def form(self, batched: bool) -> tuple[Any, Any]:
-        """Copies of input and label; in a batch of one tensor, an integer label becomes int64 [1]."""
+        """Copies of input and label; if the batch is a tensor, an integer label becomes an int64 tensor [1]."""
         if not batched:
             return _copied(self.input), _copied(self.label)
         number = as_class(self.label) if isinstance(self.input, Tensor) else None
@@ -57,8 +57,8 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[LabelledExamp
     """Yield the examples of a data set or loader, one by one.
 
     The data set yields pairs (x, y), either of one example and its label or of a batch and its labels; or the data set
-    is itself one batch of tensors or arrays. Batches come from a ``DataLoader``, or have labels as a tensor or array
-    [N]. ``name`` is the argument's name in error messages.
+    is itself one batch of tensors or arrays. A pair holds a batch if it comes from a ``DataLoader``, or if its labels
+    are a tensor or array [N]. ``name`` is the argument's name in error messages.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
     ['good', 'bad']
@@ -95,11 +95,11 @@ class Logits:
 
 
 class SingleModel:
-    """Tells for one example at a time whether a model's class is the true label.
+    """Tells for one example at a time whether a model predicts the true label.
 
     Args:
-        model: a module or callable that returns logits, [1, K] or [K], as a float tensor, an array, an object with
-            ``.logits`` or a dict with "logits", or else a label; or an object whose ``predict`` returns a label. A
+        model: a module or callable that returns either a label or logits, [1, K] or [K] (as a float tensor, an array,
+            an object with ``.logits`` or a dict with "logits"); or an object whose ``predict`` returns a label. A
             module is called, unless it has ``predict`` and the input contains no tensors.
 
     Raises:
@@ -213,7 +213,7 @@ class SingleModel:
 
 
 def as_class(label: Any) -> int | None:
-    """The number of a class: a Python, numpy or 0-d integer; None for any other label.
+    """Class index given by a label that is a Python, numpy or 0-d integer; None for any other label.
 
     >>> as_class(np.int64(3)), as_class("3"), as_class(True)
     (3, None, None)
@@ -223,7 +223,7 @@ def as_class(label: Any) -> int | None:
 
 
 def check_adversarial_input(x_adv: Any, x: Any) -> Any:
-    """Return an attack's x_adv (a float tensor if x is one); raise unless arrays keep the shape and are finite."""
+    """Return an attack's x_adv (a float tensor if x is one); raise if an array changes its shape or is not finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
     if x_adv is None:

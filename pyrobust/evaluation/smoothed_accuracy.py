@@ -37,9 +37,9 @@ def compute_certified_accuracy(
 ) -> dict[str, float]:
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong for every label, even for label
-    −1, where comparing the two numbers alone would count it as correct. An infinite radius is at least every r, and
-    makes the mean infinite; NaN and −inf count as below every r, and as 0 in the mean.
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention (class −1) counts as wrong for every
+    label, even for label −1. A radius of +inf counts as certified at every r, and makes the mean infinite; a radius of
+    NaN or −inf counts as certified at no r, and as 0 in the mean.
 
     Args:
         smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius), which is

@@ -99,7 +99,7 @@ class Sweep(abc.ABC):
         return next(iter(chosen_indices(self.selection)), 0)
 
     def portable(self) -> Sweep:
-        """Return the sweep as it is sent to workers: images in memory stay here and come with each chunk."""
+        """Return the sweep as it is sent to workers: images in memory stay here, and are sent chunk by chunk."""
         images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
         settings = dataclasses.replace(self.settings, executor=None, timeout=None, progress=False)
         return dataclasses.replace(self, images=images, settings=settings)
@@ -113,7 +113,7 @@ class Task:
         first: data-set index of the first image of the chunk, which identifies the chunk.
         indices: data-set indices of the missing images, in processing order.
         pending: states of the images whose sampling has begun.
-        images: x [B, C, H, W] and y [B]; None where workers read them.
+        images: x [B, C, H, W] and y [B]; None if the workers read the images themselves.
     """
 
     first: int
@@ -134,9 +134,9 @@ class ChunkAnswer:
 class SweepWorker:
     """Computes chunks of a sweep on one device; every worker holds one such object.
 
-    ``threads`` is the number of CPU threads of forward passes, which the run records. By default, it is the number that
-    the worker's ``Place`` gives, or else torch's number. For a small network on a busy machine, a run in memory may use
-    only one thread by default.
+    ``threads`` is the number of CPU threads of forward passes, which the run records. By default, ``threads`` is the
+    number that the worker's ``Place`` sets or, if it sets none, torch's number of threads. For a small network on a
+    busy machine, a run in memory may use only one thread by default.
     """
 
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:
@@ -268,7 +268,7 @@ def network_header(
     stored: Mapping[str, Any],
     guarantee: str,
 ) -> Header:
-    """Return the header of a run of the network itself; a resumed run keeps its stored chunk size.
+    """Return the header of a run on a network without smoothing; a resumed run keeps its stored chunk size.
 
     ``own`` holds the parameters of this kind of run, ``model`` holds the model's name and hash, and ``batch`` is the
     number of rows of a batch.

@@ -114,7 +114,7 @@ def verify_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first one, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
         ModelError: the model cannot be bounded or fails, or an attack breaks a certificate. Committed results are kept.
 
     >>> from pyrobust.zoo import load_data, load_model

@@ -64,8 +64,8 @@ def certified_accuracy(
 def certification_gap(empirical: Rate | float, certified: Rate | float) -> float:
     """Gap between empirical and certified robust accuracy, ``empirical - certified``, at the same budget.
 
-    It is the share of examples that are neither broken nor certified; the true robust accuracy lies between the two
-    accuracies. A negative gap for the same classifier, examples and budget is a contradiction: an attack broke a
+    The gap is the share of examples that are neither broken nor certified; the true robust accuracy lies between the
+    two accuracies. A negative gap for the same classifier, examples and budget is a contradiction: an attack broke a
     certified example, and either the attack or the certificate is wrong.
 
     Args:
@@ -191,8 +191,8 @@ def certified_accuracy_with_confidence(
     ones to be large enough to be counted. If every true radius were just below the chosen radius, all counted
     certificates would be false.
 
-    The computed q is rigorous: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k
-    successes in N trials is at least alpha, and that bound is rounded down.
+    The computed q is rigorous: ``P(Bin(N, alpha) ≥ k) ≤ delta`` holds if and only if the Clopper-Pearson lower bound of
+    k successes in N trials is at least alpha, and the computed lower bound is rounded down.
 
     Args:
         count: number of images that are correct and certified at a radius chosen beforehand, in [0, n_images].

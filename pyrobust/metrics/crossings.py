@@ -29,7 +29,7 @@ class CrossingRule:
         alpha: upper bound on the probability that a certificate is false.
         alpha_attack: upper bound on the probability that an attack is confirmed wrongly.
         false_alarm: upper bound on the probability that a run with correct certificates fails.
-        most: largest number of crossings that passes.
+        most: largest number of crossings with which a run passes.
     """
 
     n: int
@@ -84,9 +84,9 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
     An example crosses by chance only if its certificate is false or its attack is confirmed wrongly, with probability
     at most ``alpha + alpha_attack``. If the noise is independent between examples, and the confirming test uses noise
     that neither the certificate nor the attack has used, the number of chance crossings is stochastically dominated by
-    ``Bin(n, alpha + alpha_attack)``. This number exceeds ``most``, the quantile at ``1 - false_alarm``, with
-    probability at most false_alarm. The quantile is computed rigorously (``fixed_count``), with
-    ``alpha + alpha_attack`` rounded up.
+    ``Bin(n, alpha + alpha_attack)``. The number of chance crossings exceeds ``most``, the quantile at
+    ``1 - false_alarm``, with probability at most false_alarm. The quantile is computed rigorously (``fixed_count``),
+    with ``alpha + alpha_attack`` rounded up.
 
     Args:
         n: number of all examples for which certification was attempted, abstentions included, in [1, 10**9].

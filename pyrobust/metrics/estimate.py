@@ -32,8 +32,8 @@ class Estimate:
     """A mean over examples with its confidence interval; ``float(estimate)`` is the mean.
 
     The interval is that of the percentile bootstrap (Efron, 1979), for examples drawn independently from one
-    distribution. It covers the mean of that distribution with a probability that approaches 1 - alpha as the number of
-    examples grows. The interval says nothing about the noise of the certification or about other classifiers.
+    distribution. The interval covers the mean of that distribution with a probability that approaches 1 - alpha as the
+    number of examples grows. The interval says nothing about the noise of the certification or about other classifiers.
 
     Attributes:
         value: the mean.
@@ -83,8 +83,8 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Clip an interval to the range of the values, and widen it where needed so that it contains the mean.
 
-    The expansion can exceed these limits if a few values outweigh all others, and rounding can exceed them if all
-    values are equal.
+    The ends of an expansion can lie outside the range if a few values outweigh all others; rounded ends can lie outside
+    the range if all values are equal.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)
@@ -104,7 +104,7 @@ def interval_from_moments(mean: float, variance: float, third: float, alpha: flo
 
 
 def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
-    """For each share in ``q``, the smallest of the values [N] at or below which at least this share of them lies."""
+    """For each share in ``q``, the smallest v among the values [N] such that at least this share of them is ≤ v."""
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:

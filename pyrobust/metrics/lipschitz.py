@@ -138,7 +138,7 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
 
     Args:
         lip_const: L, positive and finite.
-        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
         reduction: "mean", "sum", or "none" for a number per example.
         name: name of the metric; default: the name of the class.
 
@@ -219,7 +219,7 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
     Args:
         lip_const: L, positive and finite.
         disjoint_neurons: whether L is the constant of each logit, rather than of all logits together.
-        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
         reduction: "mean", "sum", or "none" for a number per example.
         name: name of the metric; default: the name of the class.
 

@@ -59,8 +59,8 @@ def paired_test(
 ) -> PairedComparison:
     """Compare two outcomes of the same examples, such as "correct" for two models or "fooled" for two attacks.
 
-    This is the exact form of McNemar's test (McNemar, 1947): examples with both outcomes or neither carry no
-    information about a difference; if the two rates are equal, each remaining example has the first outcome with
+    This is the exact form of McNemar's test (McNemar, 1947). Examples with both outcomes or neither carry no
+    information about a difference. If the two rates are equal, each remaining example has the first outcome with
     probability 1/2, so that ``only_first`` ~ Bin(only_first + only_second, 1/2). The examples are assumed to be drawn
     independently from one distribution.
 

@@ -127,7 +127,7 @@ def robustness_shares(
     """Shares of examples certified, attacked and undecided at each radius r, with closed balls.
 
     - attacked: ``upper ≤ r``, that is, an adversarial example within r is known;
-    - certified: ``lower ≥ r`` and ``lower > 0``, that is, robust in the whole closed ball of radius r; and not
+    - certified: ``lower ≥ r`` and ``lower > 0``, that is, proved robust in the whole closed ball of radius r, and not
       attacked;
     - undecided: neither.
 
@@ -264,7 +264,7 @@ def _radius_columns(lower: Any, upper: Any) -> tuple[_Floats, _Floats]:
 
 
 def checked_bounds(name: str, value: Any, *, infinite: bool, n_examples: int | None = None) -> _Floats:
-    """Check radii [N] of at least 0 or NaN, finite unless ``infinite``; return them as float64."""
+    """Check radii [N], each at least 0 or NaN (inf is allowed only if ``infinite``); return them as float64."""
     column = aligned(name, _float_column(name, value), n_examples)
     wrong = (column < 0) | (np.isinf(column) & (not infinite))
     if wrong.any():

@@ -182,7 +182,7 @@ class SurvivalCurve(Tabular):
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
 
         Hard examples decide what a better defence can win or lose; easy examples, which make up most of an average
-        radius, do not. Examples below 1/2 are lost, not hard: ``share_below_half`` counts them.
+        radius, do not. Examples with p̂_A < 1/2 are lost, not hard: ``share_below_half`` counts them.
 
         Args:
             below: limit of p̂_A, in (1/2, 1].

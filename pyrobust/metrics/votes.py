@@ -4,8 +4,8 @@ A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n
 for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen,
 Rosenfeld and Kolter, 2019). R increases with k, so a printed radius determines the votes, up to the digits not printed.
 
-The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs. They are not rounded down: for
-certificates, use ``pyrobust.smoothing.certified_radius``.
+The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs. The radii are not rounded
+down: for certificates, use ``pyrobust.smoothing.certified_radius``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def maximum_radius(n: int, alpha: float, sigma: float) -> float:
 
 
 def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Ints:
-    """Number of decimals of numbers printed with ``digits`` significant digits, such as by ``f"{radius:.3}"``.
+    """Number of decimals of numbers printed with ``digits`` significant digits, for example by ``f"{radius:.3}"``.
 
     The reference script of Cohen, Rosenfeld and Kolter (2019) prints three digits: 0.0456, 0.48 (which is 0.480) and
     1.02.
@@ -127,9 +127,9 @@ def votes_for_radius(
     the nearest number. The range is widened by ρ·2^-23 on both sides, for sigma in float32 and for other programs'
     rounding errors.
 
-    - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, because n, alpha
-      or sigma were different (``is_attainable``), least and most are the neighbors of ρ: the last k with R(k) < ρ and
-      the first k with R(k) ≥ ρ.
+    - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, because ρ was
+      computed with another n, alpha or sigma (``is_attainable``), least and most are the neighbors of ρ: the last k
+      with R(k) < ρ and the first k with R(k) ≥ ρ.
     - point: the smallest k in [least, most] with R(k) ≥ ρ; ``most`` if ρ was rounded up above R(most).
 
     Args:
@@ -167,7 +167,7 @@ def votes_for_radius(
 def is_attainable(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each printed radius is that of some number of votes; if not, n, alpha or sigma were different.
+    """Whether each printed radius belongs to a number of votes; if not, it is for another n, alpha or sigma.
 
     Takes the same arguments and raises the same errors as ``votes_for_radius``.
 
@@ -235,7 +235,7 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 
 
 def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
-    """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if no k up to n does.
+    """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if no such k is ≤ n.
 
     R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a quantile of a binomial distribution, extended to real
     numbers by the incomplete beta function. The result is accurate to about 1e-10·n votes, and is read from the table

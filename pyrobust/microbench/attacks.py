@@ -1,6 +1,7 @@
 """Attacks: a step along the gradient's sign, and a whole PGD attack.
 
-The floor of a step is a clone of the images; the floor of PGD is its forward passes and input gradients.
+A step takes at least the time of a clone of the images; PGD takes at least that of its forward passes and input
+gradients.
 """
 
 from __future__ import annotations

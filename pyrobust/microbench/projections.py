@@ -1,7 +1,7 @@
 """Projections onto norm balls and the simplex; their time is at least that of a clone (one read, one write).
 
-The PyTorch expressions are those of common scripts. They round to nearest, so about half of the rows that they project
-onto the l2 ball lie outside it.
+The PyTorch expressions are those of common scripts. These expressions round to nearest, so about half of the rows that
+they project onto the l2 ball lie outside it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _case(kind: str, v: Tensor, plain: str, native: Call, by_hand: Call) -> Case
 
 
 def on_magnitudes(simplex: Callable[[Tensor, float], Tensor], v: Tensor, radius: float) -> Tensor:
-    """Project rows onto the l1 ball through the simplex (Duchi et al., 2008)."""
+    """Project rows onto the l1 ball by projecting their magnitudes onto the simplex (Duchi et al., 2008)."""
     size = v.abs()
     outside = size.sum(1, keepdim=True) > radius
     return torch.where(outside, simplex(size, radius).copysign(v), v)

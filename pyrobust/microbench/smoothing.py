@@ -1,7 +1,7 @@
 """Randomized smoothing: noisy batches, votes, and whole certificates.
 
-A noisy batch or votes take at least the time of one pass over the batch or the logits. Certificates take at least the
-time of forward passes of the same number of samples in batches of the same size.
+A noisy batch takes at least the time of one pass over the batch, and votes take at least that of one pass over the
+logits. Certificates take at least the time of forward passes of the same number of samples in batches of the same size.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _certify(images: int, device: torch.device) -> Case:
 def certify_in_a_loop(
     model: nn.Module, x: Tensor, n0: int = _N0, n: int = _N, batch: int = _LOOP_BATCH
 ) -> list[tuple[int, float]]:
-    """Select and estimate one image at a time, as common scripts do (Cohen, Rosenfeld and Kolter, 2019)."""
+    """Select a class and certify it, image by image, as common scripts do (Cohen, Rosenfeld and Kolter, 2019)."""
     from scipy.stats import beta, norm
 
     def count(image: Tensor, remaining: int) -> Tensor:

@@ -36,7 +36,7 @@ def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0
 def batch_last_relu_intervals_backward(
     of_center: Tensor, of_radius: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of Σ of_center · center' + of_radius · radius' with respect to center and radius.
+    """Compute the gradients of Σ (of_center · center' + of_radius · radius') with respect to center and radius.
 
     center' and radius' are the results of ``batch_last_relu_intervals``. The op is meant for autograd functions whose
     backward pass includes that of ``batch_last_relu_intervals``. No gradient.
@@ -49,7 +49,7 @@ def batch_last_relu_intervals_backward(
         slope: see ``batch_last_relu_intervals``.
 
     Returns:
-        (gradient of center [n, N], gradient of radius, of radius's shape).
+        (gradient of center [n, N], gradient of radius, in radius's shape).
 
     Raises:
         InputError: as for ``batch_last_relu_intervals``.

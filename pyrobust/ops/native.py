@@ -56,7 +56,7 @@ def call(op: Callable[..., Result], *args: object) -> Result:
 
 
 def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
-    """Register the ops' fake kernel: ``result``, or one that returns None or an empty tensor like argument ``like``."""
+    """Register the fake kernel: ``result``, or a kernel that returns None or an empty copy of argument ``like``."""
 
     def kernel(*args: Any, **_: Any) -> object:
         return None if like is None else torch.empty_like(args[like])
@@ -66,7 +66,7 @@ def fake(*ops: str, like: int | None = None, result: Callable[..., object] | Non
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return tensors from a cache, which the current stream can then read safely even if the cache drops them.
+    """Make cached tensors safe to read on the current stream, even if the cache drops them; return the tensors.
 
     >>> read_here(torch.ones(1))
     (tensor([1.]),)

@@ -22,13 +22,13 @@ def check_sigma(op: str, sigma: float) -> float:
 
 
 def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
-    """Return the number of the stage, and the seed as the signed integer of the same 64 bits."""
+    """Return the number of the stage, and the 64 bits of the seed as a signed integer."""
     choice(f"{op}: stage", stage, tuple(STAGES))
     return STAGES[stage], _signed(integer(f"{op}: seed", seed, 0, (1 << 64) - 1))
 
 
 def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
-    """Return the keys of the runs as signed integers of the same 64 bits; an empty list if the seed is the key."""
+    """Return the 64 bits of each run's key as a signed integer; an empty list if the seed is the key."""
     if keys is None:
         return []
     if not isinstance(keys, Sequence) or len(keys) != runs:
@@ -74,7 +74,7 @@ def _is_index(value: object) -> bool:
 def empty_batch(
     op: str, name: str, x: Tensor, total: int, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
-    """Allocate `total` noisy copies of the images x, which the op calls `name`."""
+    """Allocate `total` noisy copies of the images x; `name` is the op's name for x."""
     check_dtype(op, dtype)
     if memory_format not in (torch.contiguous_format, torch.channels_last):
         raise InputError(f"{op}: memory_format", "torch.contiguous_format or torch.channels_last", memory_format)
@@ -84,7 +84,7 @@ def empty_batch(
 
 
 def check_out(op: str, name: str, out: Tensor, x: Tensor, total: int) -> None:
-    """Refuse a batch that cannot hold `total` noisy copies of the images x, which the op calls `name`."""
+    """Refuse a batch that cannot hold `total` noisy copies of the images x; `name` is the op's name for x."""
     expected = (total, *x.shape[1:])
     if out.shape != expected:
         raise InputError(f"{op}: out", f"shape {expected}", tuple(out.shape))
@@ -103,7 +103,7 @@ def channels(
     x: Tensor,
     real: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Return mean and std of the channels of x, which the op calls `name`, in the dtype of the computation."""
+    """Return mean and std of x's channels in the dtype of the computation; `name` is the op's name for x."""
     if x.dim() < 2:
         raise InputError(f"{op}: normalize", f"{name} of [M, C, ...]", tuple(x.shape))
     if not isinstance(normalize, Sequence) or len(normalize) != 2:

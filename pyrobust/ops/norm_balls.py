@@ -17,9 +17,9 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     """Project each row onto the l2 ball {‖z‖₂ ≤ radius}.
 
     A row with ‖v‖₂ ≤ radius, decided exactly, is returned bit for bit; else z = v·radius / ‖v‖₂ (Boyd and Vandenberghe,
-    "Convex optimization", 2004, 8.1.1). On the returned numbers, squared and added exactly, Σ z² ≤ radius², and |zᵢ| ≤
-    |vᵢ|; in float32 and float64 ‖z‖₂ falls short of the radius by at most 2⁻²¹ times the radius, unless this product is
-    below the dtype's smallest positive number.
+    "Convex optimization", 2004, 8.1.1). The returned numbers, squared and added exactly, satisfy Σ z² ≤ radius² and
+    |zᵢ| ≤ |vᵢ|; in float32 and float64 ‖z‖₂ falls short of the radius by at most 2⁻²¹ times the radius, unless this
+    product is below the dtype's smallest positive number.
 
     Gradient: the identity for a row inside; else, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
@@ -27,7 +27,7 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or one of its shape, dtype and device; not allowed if v or radius needs a
+        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
             derivative.
 
     Returns:
@@ -55,7 +55,7 @@ def project_linf_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None =
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or one of its shape, dtype and device; not allowed if v or radius needs a
+        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
             derivative.
 
     Returns:

@@ -28,7 +28,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite, D ≥ 1.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or one of its shape, dtype and device; not allowed if v or radius needs a
+        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
             derivative.
 
     Returns:
@@ -60,7 +60,7 @@ def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or one of its shape, dtype and device; not allowed if v or radius needs a
+        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
             derivative.
 
     Returns:
@@ -102,8 +102,8 @@ def project_l1_ball_box(
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
         lower: smallest value of x + z, a binary64 number in every dtype.
         upper: largest value of x + z, a binary64 number.
-        out: tensor to write to, delta itself or one of its shape, dtype and device; not allowed if an argument needs a
-            derivative.
+        out: tensor to write to, delta itself or a tensor of its shape, dtype and device; not allowed if an argument
+            needs a derivative.
 
     Returns:
         [B, ...], same dtype as delta; channels_last if delta and x are. On a GPU an example with an argument out of

@@ -80,8 +80,8 @@ def sample_grid_noise(
 
     Raises:
         InputError: a value out of range, mismatched shapes, or integers that, times the step's numerator, reach 2**24
-            (2**53 for float64), beyond which the float dtype is not exact. The noise alone is checked from step and
-            sigma; the sum of k and noise is checked on the CPU only.
+            (2**53 for float64), beyond which the float dtype is not exact. Whether the noise alone is too large follows
+            from step and sigma; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
@@ -139,7 +139,7 @@ def draw_grid_noise(
     std: Tensor | None,
     noise: GridNoise,
 ) -> None:
-    """Write noisy copies to ``out`` and mark tails in ``tail``, with only the op's checks.
+    """Write noisy copies to ``out`` and mark tails in ``tail``; only the native op checks the arguments.
 
     The runs form one flat list; seed and keys are signed.
 

@@ -131,7 +131,9 @@ def draw_noise(
     sigma: float,
     noise: str,
 ) -> None:
-    """Write noisy copies to ``out``, with only the op's checks; runs form one flat list, and seed and keys are signed.
+    """Write noisy copies to ``out``; only the native op checks the arguments.
+
+    The runs form one flat list; seed and keys are signed.
 
     >>> out = torch.empty(2, 3)
     >>> draw_noise(out, torch.zeros(1, 3), [0, 0, 0, 2], 1, 0, [], None, None, 0.5, "gaussian")

@@ -26,14 +26,15 @@ def square_window(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Move the perturbation budget of two windows of each image into the first, adding a pattern to its change.
+    """Move the perturbation budget of two windows of each image into the first window, and add a pattern there.
 
     This is one proposal of the Square attack (Andriushchenko et al., 2020, algorithm 3; Croce and Hein, 2021, for l1).
     With δ = best - x, the budget of a channel is the sum of δ² (l2) or abs(δ) (l1) over the two windows, plus a share
-    of the image's unused part of radius² or radius. The change of the first window becomes the pattern (with a random
-    sign) plus δ divided by its norm, and is scaled to the budget; the second window becomes x. In l2 the window is
-    clipped to the box, and the elements not clipped are scaled up to the budget. In l1 each budget is multiplied by the
-    number of channels; a later projection takes the excess from the rest of the image. Computed in float64.
+    of the part of radius² (l2) or radius (l1) that the image has not used. The change of the first window becomes the
+    pattern (with a random sign) plus the window's δ divided by the norm of this δ, and is scaled to the budget; the
+    second window becomes x. In l2 the window is clipped to the box, and the elements not clipped are scaled up to the
+    budget. In l1 each budget is multiplied by the number of channels; a later projection takes the excess from the rest
+    of the image. Computed in float64.
 
     Args:
         best: the images so far, same shape and dtype as x.

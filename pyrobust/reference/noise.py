@@ -103,9 +103,9 @@ def sample_noise(
 def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
     """Return the noise contract's Philox key of an image without an index: a hash of seed, grid step, shape and values.
 
-    The hash is BLAKE2b (RFC 7693) of 8 bytes, read as a little-endian integer, keyed by the little-endian seed. It
-    covers a line of text (the sizes joined by commas, then "values" or the step as p/q) and the elements in contiguous
-    order, as little-endian float64 (with 0 in place of -0) or, on a grid, as little-endian int32.
+    The hash is BLAKE2b (RFC 7693) of 8 bytes, read as a little-endian integer, keyed by the little-endian seed. The
+    hash covers a line of text (the sizes joined by commas, then "values" or the step as p/q) and the elements in
+    contiguous order, as little-endian float64 (with 0 in place of -0) or, on a grid, as little-endian int32.
 
     Args:
         seed: in [0, 2**64).
@@ -210,9 +210,9 @@ def noise_words(
 
 
 def minus_two_log(words: Tensor) -> Tensor:
-    """-2·ln((w + ½) / 2³¹) of 31-bit words, float32, never negative.
+    """The value -2·ln((w + ½) / 2³¹) of 31-bit words w, float32, never negative.
 
-    The relative error is at most 1.7e-7 once w + ½ is rounded to float32.
+    Apart from the rounding of w + ½ to float32, the relative error is at most 1.7e-7.
 
     >>> minus_two_log(torch.tensor([0, 2**30, 2**31 - 1]))
     tensor([44.3614,  1.3863,  0.0000])

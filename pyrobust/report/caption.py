@@ -65,12 +65,12 @@ def describe_run(run: Run) -> list[str]:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Lines of `describe_run` that limit what the rates stand for: an unfinished run, and chunks set aside."""
+    """Lines of `describe_run` that limit what the rates stand for: an unfinished run, or chunks without results."""
     return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
 
 
 def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:
-    """Name the machines if there are several, and the chunks that were set aside; no line for an ordinary run.
+    """Name the machines if there are several, and any chunks set aside without a result; no line for an ordinary run.
 
     >>> describe_chunks({"cpu": 96, "gpu": 32}, {128: "worker lost: signal 9"})
     ['Machines: 96 images by cpu; 32 images by gpu', 'SET ASIDE: 1 chunk (from image 128: worker lost: signal 9)']
@@ -98,7 +98,8 @@ def describe_model(name: str, sha256: str, dtype: str) -> str:
 def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) -> str:
     """Describe a data set in one line: name, hash, and how many of its images were used and how they were selected.
 
-    ``selection`` holds the parameters "images", "skip", "max" and "shard" of a run, ``used`` is its number of results.
+    ``selection`` holds the parameters "images", "skip", "max" and "shard" of a run, and ``used`` is its number of
+    results.
 
     >>> describe_data("digits", "b" * 64, {"images": 382, "skip": 2, "max": None, "shard": None}, 191)
     'Data digits, sha256 bbbbbbbbbbbb, 191 of 382 images (one in 2)'

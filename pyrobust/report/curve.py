@@ -27,11 +27,11 @@ def plot_curve(
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
-            examples; for a single curve, attack and number are below the plot.
+            examples; for a single curve, attack and number of examples are below the plot.
         path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
             overwritten.
         caption: lines of text below the plot that state what else the rates depend on. For a single curve, these lines
-            replace its attack and number of examples.
+            replace the attack's name and the number of examples.
 
     Raises:
         InputError: no curve, curves of several norms, or a file name with another ending.

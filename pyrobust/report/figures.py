@@ -50,7 +50,8 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
 
     The value at radius r is the share of images with a correct prediction, certified with a radius R >= r; the curve
     falls by one image's share just beyond every certified radius. The band shows, at each radius, the confidence
-    interval of the share among all images of that kind (Clopper and Pearson, 1934); the intervals do not hold jointly.
+    interval for the share in the distribution of the images (Clopper and Pearson, 1934); the intervals do not hold
+    jointly.
 
     Args:
         logs: a run, or certification logs, of one norm, with at least one image.
@@ -84,8 +85,8 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
     r"""Plot the survival curves of p_A, the share of all images that are correct with p_A >= t, as a PNG, PDF or SVG.
 
     Abstentions and errors count as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The band shows, at each t, the
-    confidence interval of the share among all images of that kind (`SurvivalCurve.band`); it allows for all numbers of
-    votes that are consistent with the printed radii.
+    confidence interval for the share in the distribution of the images (`SurvivalCurve.band`); this band allows for all
+    numbers of votes that are consistent with the printed radii.
 
     Args:
         logs: logs of one norm with votes, or with radii from which the votes follow.

@@ -267,8 +267,8 @@ def _frame(columns: int) -> int:
 def format_table(table: ReportTable, form: TableForm) -> str:
     r"""Render a table as text; equal tables give equal texts.
 
-    Names come from users and files: characters that are special in the form are escaped, and control characters are
-    replaced.
+    Names come from users and files: characters that are special in the output format are escaped, and control
+    characters are replaced.
 
     Args:
         table: any table.

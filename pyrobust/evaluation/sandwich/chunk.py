@@ -1,4 +1,4 @@
-"""One chunk of a sandwich of a base classifier: certified radii below, adversarial examples above."""
+"""One chunk of a sandwich of a base classifier: lower bounds from certificates, upper bounds from attacks."""
 
 from __future__ import annotations
 

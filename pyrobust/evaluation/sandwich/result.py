@@ -114,7 +114,7 @@ class Sandwich(Tabular):
 
     @property
     def norm(self) -> str:
-        """Norm of the distances; with a box, a name of their unit that is different for each box."""
+        """Norm of the distances; with a box, a name that stands for this box and differs from that of any other box."""
         return norm_of(self.run.parameters)
 
     @property
@@ -145,9 +145,10 @@ class Sandwich(Tabular):
     def crossings(self) -> tuple[Crossing, ...]:
         """Examples with ``upper ≤ lower`` whose misclassification is certain, in index order.
 
-        For a base classifier, the margin at the adversarial example is at most 0: the observed margin with semantics
-        "float32", its upper bound with "real". With "real", the classifier is therefore wrong at the adversarial
-        example even in exact arithmetic. For a smoothed classifier, the statistical test rejected the label.
+        For a base classifier, the observed margin at the adversarial example is at most 0 with semantics "float32",
+        and an upper bound of this margin is at most 0 with "real". With "real", the classifier is therefore wrong at
+        the adversarial example even in exact arithmetic. For a smoothed classifier, the statistical test rejected the
+        label.
         """
         table = self.run.table
         crossed = (table["upper"] <= table["lower"]) & (table["lower"] > 0)
@@ -179,8 +180,8 @@ class Sandwich(Tabular):
         """Raise unless chance can explain the crossings.
 
         Raises:
-            CrossingError: a crossing of a deterministic certificate, or more crossings of a smoothed classifier than
-                the 0.99 quantile of their number allows. The message names the examples and the file.
+            CrossingError: a crossing of a deterministic certificate, or, for a smoothed classifier, more crossings than
+                ``allowed_crossings``, a 0.99 quantile. The message names the examples and the file.
         """
         if len(self.crossings) <= self.allowed_crossings:
             return

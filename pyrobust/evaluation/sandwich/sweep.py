@@ -139,10 +139,11 @@ def sandwich_dataset(
 ) -> Sandwich:
     """Bound the distance to misclassification of each example from both sides, and store each finished chunk.
 
-    For a base classifier, the lower bound is the largest radius that a bound-propagation method proves, and the upper
-    bound is the distance of the nearest adversarial example found by ``MinimumNormEnsemble`` or, at ``epsilons``, by
-    AutoAttack on the examples that are undecided there. Both bounds are for the same model: with semantics "float32",
-    the default, the certificate covers the same floating-point forward pass that classifies the adversarial example.
+    For a base classifier, the lower bound is the largest radius that a bound-propagation method proves. The upper bound
+    is the distance of the nearest adversarial example found, either by ``MinimumNormEnsemble`` or, at each of
+    ``epsilons``, by AutoAttack on the examples that are undecided at this epsilon. Both bounds are for the same model:
+    with semantics "float32", the default, the certificate covers the same floating-point forward pass that classifies
+    the adversarial example.
 
     For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
     example. The attack follows gradients of the probabilities averaged over its own noise (Salman et al., 2019), and
@@ -195,7 +196,7 @@ def sandwich_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first one, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
         ModelError: the model cannot be bounded, or fails on the first image. Later exceptions of the model propagate
             unchanged; committed results are kept.
 

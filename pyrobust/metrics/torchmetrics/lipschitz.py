@@ -52,7 +52,7 @@ class BinaryProvableAvgRobustness(_Twin, MeanMetric):
 
     Args:
         lip_const: Lipschitz constant.
-        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
@@ -99,7 +99,7 @@ class CategoricalProvableAvgRobustness(_Twin, MeanMetric):
     Args:
         lip_const: Lipschitz constant.
         disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
-        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
