@@ -111,7 +111,7 @@ class CrossingError(PyrobustError, RuntimeError):
 
 
 class WorkerError(PyrobustError, RuntimeError):
-    """Workers cannot be started or reached, differ from the first one, or died repeatedly."""
+    """Workers cannot be started or reached, differ from the first worker, or died repeatedly."""
 
 
 class MissingExtraError(PyrobustError, RuntimeError):

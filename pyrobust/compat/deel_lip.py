@@ -79,7 +79,7 @@ class BinaryProvableAvgRobustness(_KerasMetric, lipschitz.BinaryProvableAvgRobus
 
     Args:
         lip_const: Lipschitz constant.
-        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        negative_robustness: whether a misclassified example counts as the negative of its distance, not as 0.
         reduction: see the module.
         name: see the module.
 
@@ -110,7 +110,7 @@ class CategoricalProvableAvgRobustness(_KerasMetric, lipschitz.CategoricalProvab
     Args:
         lip_const: Lipschitz constant.
         disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
-        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        negative_robustness: whether a misclassified example counts as the negative of its distance, not as 0.
         reduction: see the module.
         name: see the module.
 

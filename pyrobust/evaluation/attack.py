@@ -118,7 +118,7 @@ def attack_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first one, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
         ModelError: the model fails on the first image, or has no gradient. Later exceptions of the model propagate
             unchanged; committed results are kept.
 

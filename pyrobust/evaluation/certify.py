@@ -104,7 +104,7 @@ def certify_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first one, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
         ModelError: the model fails on the first image. Later exceptions of the model propagate unchanged; committed
             results are kept.
 
@@ -166,7 +166,7 @@ def predict_dataset(
         InputTypeError: an argument of the wrong type.
         StoreError: the run cannot be written or resumed.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first one, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
         ModelError: the model fails on the first image.
 
     >>> from pyrobust.zoo import load_data, load_model
