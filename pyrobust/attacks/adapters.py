@@ -37,7 +37,7 @@ _DEPTH = 4
 
 @dataclass(frozen=True)
 class AdaptedResult:
-    """How the points that another library's attack returned compare with the ball.
+    """Where the points that another library's attack returned lie relative to the ball.
 
     Attributes:
         examples: number of examples that the attack was run on, those classified correctly.

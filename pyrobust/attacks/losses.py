@@ -43,7 +43,7 @@ LOSS_HELP = '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see
 
 
 def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted: bool) -> LogitLoss:
-    """Evaluate the loss of that name; raises InputError for fewer classes than the loss needs.
+    """Evaluate the loss of the given name; raises InputError for fewer classes than the loss needs.
 
     >>> import torch
     >>> logits, y = torch.tensor([[1.0, 3.0]]), torch.tensor([1])

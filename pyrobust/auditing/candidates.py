@@ -42,7 +42,7 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 
 
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
-    """Yield usual parameters other than the assumed ones; with ``pile``, only those whose maximum radius it matches.
+    """Yield usual parameters other than the assumed ones; with a pile, only those whose maximum radius is the pile's.
 
     Without a pile, candidates with another sigma keep the assumed n and alpha. Candidates with another formula change n
     and alpha only where nobody stated them.
@@ -61,7 +61,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters with one unusual value: a value that ``pile`` implies or, without a pile, one of few digits."""
+    """Yield parameters with one unusual value: a value that ``pile`` implies or, without one, a value of few digits."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:

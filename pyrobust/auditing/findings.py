@@ -51,7 +51,7 @@ def list_numbers(numbers: Sequence[int], count: int, noun: str = "line") -> str:
 
 
 def format_rows(count: int) -> str:
-    """Format a number of rows.
+    """Format a row count.
 
     >>> format_rows(1), format_rows(2000)
     ('1 row', '2,000 rows')

@@ -73,7 +73,7 @@ def find_piles(
     rows = int(count.sum())
 
     def rows_in(low: _Ints, high: _Ints) -> _Floats:
-        """Rows whose votes may lie in each range."""
+        """Number of rows whose votes may lie in each range."""
         below = most_rows[np.searchsorted(sorted_most, low)]
         above = rows - least_rows[np.searchsorted(sorted_least, high, side="right")]
         return np.asarray(rows - below - above, dtype=np.float64)

@@ -51,7 +51,7 @@ class Saturation:
         return low - up * (self.radius - low) <= maximum <= high
 
     def implied_alpha(self, n: int, sigma: float) -> tuple[float, float, float]:
-        """Return the alpha that gives this radius at n: the smallest, that of the radius as printed, and the largest.
+        """Return the alphas that give this radius at n: the smallest, the one at the printed value, and the largest.
 
         ``Φ(R/sigma)^n`` rises with R, which lies in [printed - u/2, printed + u], where u is a unit of the last digit.
         """
@@ -60,9 +60,9 @@ class Saturation:
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
-        """Return the n that gives this radius at alpha: the smallest, that of the radius as printed, and the largest.
+        """Return sample sizes giving this radius at alpha: the smallest, the one at the printed value, and the largest.
 
-        It is ``ln alpha / ln Φ(R/sigma)``.
+        Each n is ``ln alpha / ln Φ(R/sigma)``.
         """
         low, high = self.interval
         least, printed, largest = (
@@ -102,8 +102,8 @@ def find_saturation(
 ) -> Saturation | None:
     """Find the pile at the upper end of ascending distinct radii [D], given their decimals and numbers of rows [D].
 
-    The pile is the radius with the most rows among the largest radii, or else among all, if few rows are above it. None
-    if no pile is clear.
+    The pile is the radius with the most rows among the largest radii, or else among all radii, provided that few rows
+    are above it. None if no pile is clear.
 
     >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)

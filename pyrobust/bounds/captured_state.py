@@ -70,7 +70,7 @@ class CapturedState:
 
     @property
     def same_values(self) -> bool:
-        """Whether all tensors have the values of the capture; every element is compared."""
+        """Whether all tensors have the values that were captured; every element is compared."""
         return not any(self._difference(held) for held in self._tensors)
 
     def _compare(self) -> None:

@@ -38,7 +38,7 @@ def other_on_gpu(output: Node, device: torch.device) -> str | None:
 
 
 def check_covered(semantics: str, reason: str | None) -> None:
-    """Raise InputError if there is a reason why the attack may compute something that no certificate covers.
+    """Raise InputError if ``reason`` says that float32 certificates do not cover the attacked forward pass.
 
     >>> check_covered("real", "cuDNN may choose Winograd or FFT convolutions")
     """

@@ -98,12 +98,12 @@ def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
-    """Two adjacent pyramids, one up and one down, of norm 1 together, and their transpose: float64 [2, h·w].
+    """Two adjacent pyramids, one up and one down, with joint norm 1, and the transposed pair: float64 [2, h·w].
 
     A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ`` for k from the pixel's distance to the center, in the maximum
     norm, up to the distance of the border; p is 2 for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The
-    first row stacks the pyramids vertically, the second horizontally; in a window that is not square, both halve the
-    longer side.
+    first row stacks the pyramids vertically, the second horizontally; in a window that is not square, both rows
+    halve the longer side.
 
     >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
     tensor([[ 1,  1,  1],

@@ -1,4 +1,4 @@
-"""The operations in a forward pass that make a model's outputs jump or random."""
+"""The operations in a forward pass that make a model's outputs discontinuous or random."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Segments:
         return ((self.change - factor * self.slopes.mean(0)).abs() / scale)[self.usable]
 
     def factor(self) -> float:
-        """Median of the change over the mean slope: how many times too small the gradient is."""
+        """Median ratio of the change to the mean slope: how many times too small the gradient is."""
         ratio = (self.change / self.slopes.mean(0))[self.usable]
         return float(ratio.nanmedian())
 

@@ -39,7 +39,7 @@ _UNAFFECTED = 0.5
 
 
 class Trials:
-    """Runs attacks on examples that the model classifies correctly, and keeps which examples each attack fooled.
+    """Runs attacks on examples that the model classifies correctly, and records which examples each attack fooled.
 
     Args:
         subject: the model and these examples.

@@ -1,4 +1,4 @@
-"""The engine around an attack's step: batches and their state, queries, norms, grids and declared settings."""
+"""Code that attacks share: batches and their state, queries, norms, grids and declared settings."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
     ``generate`` and ``evaluate`` run a module in evaluation mode, then put every submodule back into its own mode.
 
     The attributes ``model``, ``epsilon``, ``norm``, ``clip_min``, ``clip_max`` and ``device`` may be assigned at any
-    time and hold from then on; assigning ``model`` or ``device`` moves a module to the device. Subclasses may have
+    time and take effect from then on; assigning ``model`` or ``device`` moves a module to the device. Subclasses may have
     attributes of their own, but not named ``runner`` or ``grid``.
 
     Args:
@@ -141,8 +141,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
             fraction that rounds to it, or "auto" for the grid that x is on. x is then moved to the nearest levels k·h,
             h being the step, with a warning if that changes x. ``generate`` returns values float32(k·h), in x's dtype
-            (float64(k·h) if x in float64 has such values). The ball is defined exactly on levels, with epsilon read as
-            a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
+            (float64(k·h) for a float64 x whose values are of that form). The ball is defined exactly on levels, with
+            epsilon read as a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -303,7 +303,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return norm, torch.full((len(x),), scale, dtype=torch.float64)
 
     def box_of(self, x: Tensor) -> Tensor | None:
-        """Element radii of each example of x [N, ...], float64 [...] on the CPU; None if all share one radius.
+        """Radius of each element of an example of x [N, ...], float64 [...] on the CPU; None if all elements share one.
 
         Raises:
             InputError: other shapes, or radii that differ between the examples.
@@ -505,7 +505,7 @@ class Ensemble(AdversarialAttack):
     """An attack that runs other attacks, ``attacks``, on its own model, ball and clip range.
 
     A model or a clip range assigned to the ensemble is assigned to its attacks, too; a radius is passed on in each
-    call. The attacks' budgets stay as they were set at first.
+    call. The budgets of these attacks do not change.
     """
 
     attacks: dict[str, Any] = state({})  # replaced by the constructor

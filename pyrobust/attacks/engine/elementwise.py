@@ -26,7 +26,7 @@ class Elementwise(Norm):
     With radii, which only linf can have, distances are max |δᵢ| / radiusᵢ, 0/0 being 0, and the epsilon of a ball
     multiplies all radii. Without radii, distances are those of the norm. The last operations of ``place`` round toward
     x and clip, so its points are in the ball and the clip range in exact arithmetic, and elements whose radius is 0 or
-    whose ends are equal stay unchanged. The ends of a ``Ball`` are not used.
+    whose lower and upper ends are equal stay unchanged. The ``lower`` and ``upper`` of a ``Ball`` are not used.
 
     Args:
         norm: the norm over all elements.

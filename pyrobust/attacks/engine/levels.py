@@ -197,7 +197,7 @@ class Levels:
         return delta
 
     def distances(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """Exact distances of images on the grid, h times those of their levels, rounded up: float64 [N] on the CPU."""
+        """Exact distances between images on the grid, computed from levels, rounded up: float64 [N] on the CPU."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().numpy().astype(np.int64)
         if norm == "l0":
             return torch.from_numpy((delta != 0).sum(1).astype(np.float64))

@@ -135,7 +135,7 @@ class _ProjectThenClip(Norm):
         return self.project(delta, ball)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
-        """The point x + project(delta), rounded toward x; ``add_perturbation`` clips."""
+        """The point x + project(delta), rounded toward x; ``add_perturbation`` does the clipping."""
         return add_perturbation(ball.x, self.project_ball(delta, ball.epsilon), ball.lower, ball.upper)
 
 
@@ -211,7 +211,7 @@ class L1(Norm):
         return project_l1_ball_box(delta, *ball)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the intersection of ball and clip range; if that is empty, on ball, then range."""
+        """Project delta on the intersection of ball and clip range; if that is empty, on the ball, then the range."""
         meets = self.distance(nearest, ball.x) <= ball.epsilon
         clipped = _clip(per_row(project_l1_ball, delta, ball.epsilon), ball)
         return torch.where(per_example(meets, delta) > 0, super().project_outside(delta, ball, nearest), clipped)
@@ -278,7 +278,7 @@ class L0(Norm):
         return torch.full_like(epsilon, width)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Move the coordinates with the largest products of |gradient| and room to their end of the clip range."""
+        """Move coordinates to their end of the clip range: those with the largest |gradient| times distance moved."""
         clean, epsilon, lower, upper = ball
         slope = gradient.nan_to_num(nan=0.0)
         room = torch.where(slope > 0, upper - clean, lower - clean) * (slope != 0)

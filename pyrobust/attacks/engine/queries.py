@@ -82,7 +82,7 @@ class Queries:
         losses: Sequence[Callable[[Tensor], LogitLoss]],
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Like ``gradient``, for several losses of the same logits: one forward pass, and one backward pass each."""
+        """Like ``gradient``, for several losses of the same logits: one forward pass, one backward pass per loss."""
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
         logits: list[Tensor] = []
         values: list[list[Tensor]] = [[] for _ in losses]

@@ -38,7 +38,7 @@ Written = TypeVar("Written", contravariant=True)
 
 
 class Converted(Protocol[Read, Written]):
-    """For type checkers: an attribute that accepts more types when written than it has when read."""
+    """For type checkers: an attribute that accepts more types on assignment than it returns on reading."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Read: ...
     def __set__(self, instance: object, value: Written) -> None: ...
@@ -177,7 +177,7 @@ class DeclaredInOrder(Declared):
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
-    """Return the settings of a class by name: a base class's first; a redeclared setting keeps its first place.
+    """Return the settings of a class by name, those of base classes first; a redeclared setting keeps its first place.
 
     >>> class Walk(Declared):
     ...     steps: int = setting(default=40)

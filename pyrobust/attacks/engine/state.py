@@ -65,8 +65,8 @@ class AttackState:
     rows within the tensors passed to it, and on a GPU it keeps x_adv for some steps: make a new x_adv for each step
     rather than changing it in place.
 
-    On a grid of levels, iterates stay arbitrary floats; every queried and every returned point is ``snap(x_adv)``,
-    without any action of the attack.
+    On a grid of levels, iterates stay arbitrary floats; every queried and every returned point is ``snap(x_adv)``;
+    the attack itself need not call ``snap``.
 
     Attributes:
         x: [B, ...], the clean examples.
@@ -122,11 +122,11 @@ class AttackState:
 
     @property
     def rows(self) -> list[int]:
-        """For each example, its row in the call of the attack."""
+        """For each example, its row in the arguments of the attack's ``generate``."""
         return [int(row) for row in self._rows]
 
     def take(self, rows: Tensor) -> AttackState:
-        """The examples of these rows [n], int64, as a separate state, which does not report when they leave."""
+        """The examples of these rows [n], int64, as a separate state, which does not report departing examples."""
         subset = copy.copy(self)
         subset.x, subset.y, subset.epsilon, subset.index = (
             tensor[rows] for tensor in (self.x, self.y, self.epsilon, self.index)
@@ -152,7 +152,8 @@ class AttackState:
         """The points that the model sees for iterates [B, ...]: on the grid, if there is one.
 
         For an iterate inside the ball, the point is inside; for an iterate outside (for example, from another phase),
-        it is the nearest grid point. If there are more or fewer iterates than examples, each is rounded without a ball.
+        it is the nearest grid point. If there are more or fewer iterates than examples, each iterate is rounded without
+        a ball.
         """
         if self.levels is None:
             return x_adv
@@ -215,7 +216,7 @@ class AttackState:
         return z.view(len(runs), count, *z.shape[1:])
 
     def retire(self, verdict: Tensor, x_adv: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Remove the examples for which x_adv fools the model; on a GPU, a few steps later.
+        """Remove the examples for which x_adv fools the model; on a GPU, this happens a few steps later.
 
         Args:
             verdict: [B], uint8; in a bool verdict every True counts as ``CLOSE`` and is then confirmed.

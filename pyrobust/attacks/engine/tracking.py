@@ -38,5 +38,5 @@ class Best:
 
 
 def replaced(mask: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """The target with rows of source where mask [B] is True; in place on the CPU, a new tensor on a GPU."""
+    """Put rows of source into target where mask [B] is True: in place on the CPU, in a new tensor on a GPU."""
     return put_rows(mask, source, target.clone() if target.is_cuda else target)

@@ -65,7 +65,7 @@ def step_to_hyperplane(
     - l1: coordinates move to the face in order of decreasing ``|wᵢ|``, the last one as far as the rest of the gap
       requires.
 
-    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to its face.
+    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves by its capacity cᵢ.
 
     Args:
         x: [..., B, D], float, in the box.

@@ -40,7 +40,7 @@ class SearchConstant:
 
 
 class Descent(abc.ABC):
-    """The iterates, for one constant, of the examples that still improve."""
+    """For one constant c, the iterates of the examples that still improve."""
 
     @abc.abstractmethod
     def point(self, subset: AttackState) -> Tensor:

@@ -24,7 +24,7 @@ class SuperDeepFool(DeepFool):
 
         x ← x₀ + ((x̃ − x₀)·∇f(x̃) / ‖∇f(x̃)‖²) ∇f(x̃),
 
-    the projection of the perturbation on the normal. DeepFool restarts from this iterate, until such an iterate itself
+    the projection of the perturbation on the normal. DeepFool restarts from this iterate, until the iterate itself
     fools the model. The nearest adversarial point on the way is kept and shortened by secant steps; all points stay in
     the clip range.
 

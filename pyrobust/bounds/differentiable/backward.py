@@ -56,7 +56,7 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], ro
 
 
 def read_ranges(order: Sequence[Node], *, stop: bool) -> set[Node]:
-    """The nodes whose ranges ``lower_bounds`` reads, with the same arguments."""
+    """The nodes whose ranges ``lower_bounds`` reads when it is called with the same arguments."""
     reached, read = {order[-1]}, set()
     for node in reversed(order):
         if node not in reached:

@@ -22,7 +22,7 @@ from pyrobust.ops.batch_last_conv import batch_last_conv, batch_last_conv_transp
 
 
 class Move(NamedTuple):
-    """Sizes of a convolution over planes [H, W]."""
+    """Input size [H, W], stride, padding, dilation and groups of a convolution."""
 
     size: tuple[int, int]
     stride: tuple[int, int]

@@ -151,7 +151,7 @@ def _affine(node: Linear | Conv2d, z: CenteredRange, slope: float | None = None)
 
 
 def move_of(node: Conv2d) -> Move:
-    """The sizes of a convolution and its input."""
+    """The input size and the settings of a convolution."""
     height, width = node.inputs[0].shape[1:]
     return Move((height, width), node.stride, node.padding, node.dilation, node.groups)
 

@@ -23,7 +23,7 @@ _FEW = 1000
 
 @dataclasses.dataclass(frozen=True)
 class EngineBounds:
-    """Bounds, float64 [B, S], and the number of the method that gave each, uint8 [B, S]; unpacks to the bounds."""
+    """Bounds, float64 [B, S], and for each bound the number of its method, uint8 [B, S]; unpacks to the bounds."""
 
     lower: Tensor
     upper: Tensor
@@ -59,7 +59,7 @@ class EngineBounds:
             vars(self)[field.name][rows] = vars(other)[field.name].cpu()
 
     def improve(self, other: EngineBounds, chosen: Tensor | slice = slice(None)) -> None:
-        """Take over the better bounds of the chosen sets, in place; NaN is not better."""
+        """Replace bounds of the chosen sets by better bounds of ``other``, in place; NaN is not better."""
         self._own_numbers()
         for bound, by, new, new_by, sign in (
             (self.lower, self.lower_by, other.lower, other.lower_by, 1),
