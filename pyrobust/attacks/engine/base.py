@@ -123,8 +123,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
     ``generate`` and ``evaluate`` run a module in evaluation mode, then put every submodule back into its own mode.
 
     The attributes ``model``, ``epsilon``, ``norm``, ``clip_min``, ``clip_max`` and ``device`` may be assigned at any
-    time and take effect from then on; assigning ``model`` or ``device`` moves a module to the device. Subclasses may have
-    attributes of their own, but not named ``runner`` or ``grid``.
+    time and take effect from then on; assigning ``model`` or ``device`` moves a module to the device. Subclasses may
+    have attributes of their own, but not named ``runner`` or ``grid``.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
