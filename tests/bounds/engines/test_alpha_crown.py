@@ -39,10 +39,10 @@ def test_a_million_nets_against_exact_values(seed: int) -> None:
 
 def test_a_search_that_ends_worse_changes_nothing() -> None:
     """The rows are one that the search improves, one that it makes worse, and one that it leaves without a bound."""
-    found = {"crown": [0.5, -1.0, -2.0], METHOD: [0.75, -1.5, torch.nan]}
+    lower_bounds = {"crown": [0.5, -1.0, -2.0], METHOD: [0.75, -1.5, torch.nan]}
 
     def run(inputs: object, rows: object, query: Query, with_upper: bool) -> EngineBounds:
-        lower = torch.tensor([found[query.method]], dtype=torch.float64)
+        lower = torch.tensor([lower_bounds[query.method]], dtype=torch.float64)
         return EngineBounds.by(query.method, lower, -lower)
 
     inputs = ball(torch.zeros(1, 2), 0.1, "linf", None, (2,), CPU)

@@ -133,9 +133,9 @@ def test_rounded_coefficients_of_chords_are_paid_for(method: str, simd_level: st
         drops.insert(0, float(candidates[worst]))
     node = Input(name="x", shape=(1 + steps,), inputs=())
     z = x = elements(node, 0)
-    given = elements(node, *range(1, 1 + steps))
+    drop_inputs = elements(node, *range(1, 1 + steps))
     for k in range(steps):
-        z = Sum(name="z", shape=(1,), inputs=(z, elements(given, k)), signs=(1, -1))
+        z = Sum(name="z", shape=(1,), inputs=(z, elements(drop_inputs, k)), signs=(1, -1))
         z = Activation(name="relu", shape=(1,), inputs=(z,), function="leaky_relu")
     engine = engine_of(less_multiple(z, x, float(rounded)), torch.float32)
     inputs = box(torch.tensor([[0.0, *drops]]), torch.tensor([[top, *drops]]), (1 + steps,))
@@ -151,7 +151,7 @@ def test_slopes_of_curves_are_rounded_before_their_intercepts(method: str) -> No
     x = Input(name="x", shape=(1,), inputs=())
     square = Activation(name="square", shape=(1,), inputs=(x,), function="square")
     engine = engine_of(less_multiple(square, x, 1500.0), torch.float32)
-    sets = box(*(torch.from_numpy(end[:, None]).float() for end in ends.T), (1,))
+    sets = box(*(torch.from_numpy(bound[:, None]).float() for bound in ends.T), (1,))
     lower, upper = (bound[:, 0].tolist() for bound in engine.run(sets, None, Query(method, True, "real", None)))
     for low, high, begin, end in zip(lower, upper, *ends.T.tolist(), strict=True):
         points = [Fraction(begin), Fraction(end), (Fraction(begin) + Fraction(end)) / 2]
@@ -254,7 +254,7 @@ def test_relaxations_in_rationals(relax: Callable[..., tuple[np.ndarray, ...]]) 
     most = np.where(rng.random(count) < 0.5, least, least + np.abs(rng.standard_normal(count)) * 1e-7)
     attained = 0
     for s, t, l, u, a, b, c, d, low, high in zip(  # noqa: E741 - the field's names
-        *(part.tolist() for part in (least, most, lower, upper, *relax(least, most, lower, upper))), strict=True
+        *(column.tolist() for column in (least, most, lower, upper, *relax(least, most, lower, upper))), strict=True
     ):
         for slope in {s, t}:
             for z in {l, u, min(max(l, 0.0), u)}:

@@ -135,12 +135,12 @@ def _holds(inject: Inject, method: str, factor: float, width: float, *, box: boo
         with forced(True):
             if box:
                 lower, upper = lower.float(), upper.float()
-                found = bounded.bounds(x_lower=lower, x_upper=upper, method=method)
+                bounds = bounded.bounds(x_lower=lower, x_upper=upper, method=method)
             else:
-                found = bounded.bounds(x, width, method=method)
+                bounds = bounded.bounds(x, width, method=method)
         low, high = intervals(layers, lower, upper)
         slack = 1e-13 * (1 + low.abs() + high.abs())
-        held &= bool((found.lower <= low + slack).all() and (found.upper >= high - slack).all())
+        held &= bool((bounds.lower <= low + slack).all() and (bounds.upper >= high - slack).all())
     return held
 
 
@@ -167,10 +167,10 @@ def test_long_sums_of_radii_may_be_too_small(inject: Inject, width: float) -> No
     layer = nn.Sequential(nn.Linear(2**16, 1, bias=False)).eval()
     nn.init.constant_(layer[0].weight, 1 / 3)
     lower = torch.full((1, 2**16), 1.0 - width)
-    found = _bounds(layer, lower, lower + width, method="ibp")
+    bounds = _bounds(layer, lower, lower + width, method="ibp")
     exact = 2**16 * layer[0].weight[0, 0].double()
-    assert found[0] <= exact * (1 - width)
-    assert found[1] >= exact
+    assert bounds[0] <= exact * (1 - width)
+    assert bounds[1] >= exact
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(1300, 3), nn.Conv2d(130, 3, (3, 4))], ids=["linear", "conv"])
@@ -276,15 +276,15 @@ def _product(first: Tensor) -> Constant:
     return functools.reduce(operator.mul, [factor] * _TIMES, Constant.of(first))
 
 
-@pytest.mark.parametrize("part", ["weight", "bias"])
+@pytest.mark.parametrize("name", ["weight", "bias"])
 @pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
-def test_errors_of_constants_are_paid_for(inject: Inject, part: str, method: str) -> None:
+def test_errors_of_constants_are_paid_for(inject: Inject, name: str, method: str) -> None:
     for seed in range(4):
         inject((-1.0) ** seed)
         torch.manual_seed(seed)
         weight, bias, x = 1 + torch.rand(2, 3) / 10, 1 + torch.rand(2), torch.rand(3, 3)
         point = Input(name="x", shape=(3,), inputs=())
-        if part == "weight":
+        if name == "weight":
             constants = _product(weight), None
         else:
             constants = Constant.of(weight * 2.0**-60), _product(bias)
@@ -293,7 +293,7 @@ def test_errors_of_constants_are_paid_for(inject: Inject, part: str, method: str
             box(x, x, (3,)), None, Query(method, True, "real", None)
         )
         below = _BELOW_ONE**_TIMES
-        exact = x.double() @ weight.double().mT * below if part == "weight" else bias.double().expand(3, -1) * below
+        exact = x.double() @ weight.double().mT * below if name == "weight" else bias.double().expand(3, -1) * below
         assert (lower <= exact + 1e-12).all()
         assert (exact - 1e-12 <= upper).all()
 
@@ -330,15 +330,15 @@ def test_operands_enclose_the_input(
         operands.clear()
         with forced(True):
             bounded.bounds(x, epsilon, method=method, semantics=semantics, clip=clip)
-        center, *rest = (_fractions(part) for part in (operands[0], *operands[1].view(-1, 16 * 33)))
+        center, *sizes = (_fractions(operand) for operand in (operands[0], *operands[1].view(-1, 16 * 33)))
         low, high = _fractions(x) - Fraction(epsilon), _fractions(x) + Fraction(epsilon)
         if clip is not None:
             low, high = np.maximum(low, Fraction(clip[0])), np.minimum(high, Fraction(clip[1]))
-        assert (center - rest[0] <= low).all()
-        assert (center + rest[0] >= high).all()
-        assert len(rest) == (1 if (method, semantics) == ("ibp", "real") else 2)
-        if len(rest) == 2:
-            assert (rest[1] >= np.maximum(np.maximum(abs(low), abs(high)), abs(center))).all()
+        assert (center - sizes[0] <= low).all()
+        assert (center + sizes[0] >= high).all()
+        assert len(sizes) == (1 if (method, semantics) == ("ibp", "real") else 2)
+        if len(sizes) == 2:
+            assert (sizes[1] >= np.maximum(np.maximum(abs(low), abs(high)), abs(center))).all()
 
 
 def test_boxes_are_read_without_rounding_inward(operands: list[Tensor], simd_level: str) -> None:

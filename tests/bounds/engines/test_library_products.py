@@ -54,11 +54,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def _all_bounds(x: Tensor) -> list[Tensor]:
-    found = []
+    results = []
     for method in METHODS:
         bounds = bounded().bounds(x, 2 / 255, method=method, clip=(0, 1))
-        found += [bounds.lower, bounds.upper]
-    return found
+        results += [bounds.lower, bounds.upper]
+    return results
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -104,11 +104,11 @@ def loose_setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def test_a_setting_that_is_not_strict_sends_the_work_to_the_kernels(loose_setting: None, calls: list[int]) -> None:
     x = torch.rand(3, 3, 8, 8)
     with forced(True):
-        found = _all_bounds(x)
+        actual = _all_bounds(x)
     assert not calls
     with forced(False):
         expected = _all_bounds(x)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_other_settings_change_no_bit(setting: Callable[[], AbstractContextManag
         expected = _all_bounds(x)
         made = list(calls)
         with setting():
-            found = _all_bounds(x)
+            actual = _all_bounds(x)
     assert calls[len(made) :] == made  # the same path
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 def test_subnormal_weights_and_float64_are_left_to_the_kernels(calls: list[int]) -> None:

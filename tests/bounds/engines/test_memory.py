@@ -135,8 +135,8 @@ def test_parts_of_a_batch_have_the_bounds_of_all_of_it(engine: str) -> None:
     least = int(str(caught.value).split()[4])
     with pytest.raises(InputError, match=f"memory_limit: expected at least {least} bytes, .* got {least - 1}$"):
         bounded.bounds(x, epsilon, C=rows, memory_limit=least - 1)
-    for own in (epsilon, 0.01, epsilon[:, 0]):
-        whole, parts = (bounded.bounds(x, own, C=rows, memory_limit=limit) for limit in (None, least))
+    for radius in (epsilon, 0.01, epsilon[:, 0]):
+        whole, parts = (bounded.bounds(x, radius, C=rows, memory_limit=limit) for limit in (None, least))
         torch.testing.assert_close(parts.lower, whole.lower, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(parts.upper, whole.upper, rtol=1e-12, atol=1e-12)
     boxes = {"x_lower": x - 0.1, "x_upper": x + 0.1}

@@ -157,13 +157,13 @@ def test_rounding_to_float32_is_the_same(levels: list[str], method: str) -> None
         nn.Sequential(linear[0], nn.ReLU(), linear[1], nn.ReLU(), linear[2]).eval(), torch.zeros(1, 13)
     )
     x = torch.rand(40, 13, generator=generator)
-    found = []
+    results = []
     for level in levels:
         _C.set_simd_level(level)
         bounds = model.bounds(x, 0.3, method=method)
-        found.append(torch.stack([bounds.lower, bounds.upper]))
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=0, atol=0)
+        results.append(torch.stack([bounds.lower, bounds.upper]))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0)
 
 
 def grouped() -> nn.Sequential:
@@ -228,10 +228,10 @@ def test_an_example_has_the_same_bits_alone_and_among_others(
     for level in levels:
         _C.set_simd_level(level)
         every = model.bounds(x, 0.02, **options)
-        for part in PARTS:
-            some = model.bounds(x[part], 0.02, **options)
-            assert torch.equal(some.lower, every.lower[part]), level
-            assert torch.equal(some.upper, every.upper[part]), level
+        for rows in PARTS:
+            some = model.bounds(x[rows], 0.02, **options)
+            assert torch.equal(some.lower, every.lower[rows]), level
+            assert torch.equal(some.upper, every.upper[rows]), level
         assert bool((every.lower < every.upper).all())
 
 

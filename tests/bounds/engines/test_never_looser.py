@@ -128,8 +128,8 @@ def test_intervals_of_what_is_pooled_are_those_on_the_ranges_of_the_functions(na
     slopes = torch.stack([torch.autograd.functional.jacobian(lambda z: net.logits(z[None])[0], z) for z in middle])
     lost = (rows.float() @ slopes.flatten(2)).abs() @ ((high - low) / 2).flatten(1).unsqueeze(2)
     expected = rows @ net.logits(middle).unsqueeze(2).double() - lost
-    for given in (rows, Margins(y, 5)):
-        plain, sound = (engine.run(inputs, given, Query("ibp", s, "real", None)).lower for s in (False, True))
+    for specification in (rows, Margins(y, 5)):
+        plain, sound = (engine.run(inputs, specification, Query("ibp", s, "real", None)).lower for s in (False, True))
         torch.testing.assert_close(plain, expected.squeeze(2), atol=2e-5, rtol=0)
         assert bool((sound <= plain + 1e-6).all())
         assert bool((sound >= plain - 1e-4).all())

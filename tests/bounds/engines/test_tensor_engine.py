@@ -57,8 +57,8 @@ def sets_of(kind: str, count: int, shape: tuple[int, ...]) -> InputSet:
     return ball(x, torch.linspace(0, 0.2, count).double(), kind, None, shape)
 
 
-def assert_close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
-    for actual, wanted in ((found.lower, expected.lower), (found.upper, expected.upper)):
+def assert_close(bounds: Any, expected: Any, tolerance: float = 1e-9) -> None:
+    for actual, wanted in ((bounds.lower, expected.lower), (bounds.upper, expected.upper)):
         torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
 
 
@@ -97,8 +97,8 @@ def test_windows_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
             for norm in NORMS:
                 results.append(engine.run(sets_of(norm, 4, shape), None, Query("crown", True, "real", None)))
         for result, whole in zip(results, results[-len(NORMS) :] * 3, strict=True):
-            for end, expected in zip(result, whole, strict=True):
-                close = (end - expected).abs() <= 1e-11 * (1 + expected.abs())
+            for bound, expected in zip(result, whole, strict=True):
+                close = (bound - expected).abs() <= 1e-11 * (1 + expected.abs())
                 assert float(close.double().mean()) >= 0.9, net  # on a tie a slope may flip either way
 
 
@@ -213,7 +213,7 @@ def test_of_equal_and_opposite_neurons_one_is_bounded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         tensor_engine.BackwardPass,
         "from_neurons",
-        lambda self, i, image, *rest: rows.append(len(image)) or original(self, i, image, *rest),
+        lambda self, i, image, *arguments: rows.append(len(image)) or original(self, i, image, *arguments),
     )
     results = {}
     for name in ("representatives", "each"):

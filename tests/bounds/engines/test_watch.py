@@ -57,11 +57,11 @@ def looks(monkeypatch: pytest.MonkeyPatch, always_looking: None) -> Callable[[in
     """Have the time of the next calls end after that many looks at the clock."""
 
     def end_after(count: int) -> None:
-        left = [count]
+        remaining = [count]
 
         def goes_on(self: Watch) -> bool:
-            left[0] -= 1
-            return self.interrupt is None and left[0] > 0
+            remaining[0] -= 1
+            return self.interrupt is None and remaining[0] > 0
 
         monkeypatch.setattr(Watch, "goes_on", goes_on)
 
@@ -209,7 +209,7 @@ def test_an_interrupt_ends_the_other_parts_of_a_batch(always_looking: None) -> N
 
 def test_radii_so_far_are_in_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded, x, y = made()
-    known = bounded.certified_radius(x, y, method="crown-ibp")
+    complete = bounded.certified_radius(x, y, method="crown-ibp")
     runs, run = [0], native.Engine.run
 
     def interrupted(self: native.Engine, inputs: Any, rows: Any, query: Any, **options: Any) -> Any:
@@ -222,8 +222,8 @@ def test_radii_so_far_are_in_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(KeyboardInterrupt) as caught:
         bounded.certified_radius(x, y, method="crown-ibp")
     radii = caught.value.__dict__["result"]
-    assert radii.shape == known.shape
-    assert (radii <= known + 1e-4).all()
+    assert radii.shape == complete.shape
+    assert (radii <= complete + 1e-4).all()
     assert (radii > 0).any()
 
 
@@ -251,8 +251,8 @@ def test_an_estimate_is_logged_once(
 
     bounded.bounds(x, 0.1)
     assert not messages()  # a short call
-    for place, name in ((watch, "EVERY"), (native, "EVERY"), (watch, "MEASURED"), (watch, "LONG")):
-        monkeypatch.setattr(place, name, 0.0)
+    for module, name in ((watch, "EVERY"), (native, "EVERY"), (watch, "MEASURED"), (watch, "LONG")):
+        monkeypatch.setattr(module, name, 0.0)
     monkeypatch.setattr(time, "monotonic", itertools.count().__next__)
     bounded.bounds(x, 0.1, method="crown-ibp", time_limit=1e9)
     first = messages()

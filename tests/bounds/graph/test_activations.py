@@ -94,7 +94,7 @@ def test_a_row_without_a_part_is_refused(
 def test_every_optional_part_has_a_case() -> None:
     """Require a case above for every optional part of a row."""
     optional = {field.name for field in dataclasses.fields(ActivationRow) if field.default is dataclasses.MISSING}
-    assert optional == {part for _, parts, _ in PARTS for part in parts}
+    assert optional == {name for _, names, _ in PARTS for name in names}
 
 
 def test_differentiable_bounds_need_kernels_or_a_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def _refuses(call: Callable[[Activation], Any], node: Activation) -> bool:
 
 
 def absolute(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's names
-    zero, most = np.zeros_like(l), np.maximum(-l, u)
-    return zero, zero, zero, most, np.maximum(np.maximum(l, -u), 0), most
+    zero, largest = np.zeros_like(l), np.maximum(-l, u)
+    return zero, zero, zero, largest, np.maximum(np.maximum(l, -u), 0), largest
 
 
 @pytest.mark.usefixtures("own_tables")

@@ -424,11 +424,11 @@ def test_one_movement_is_left_and_moves_the_same(movement: str) -> None:
         for method in ("ibp", "crown"):
             query = Query(method, True, "real", None)
             bounds = engine_of(output, torch.float32, name).run(ball(x, 0.0, "linf", None, (3, 2)), None, query)
-            assert all(torch.allclose(end, net(x).double(), atol=1e-5) for end in bounds)
+            assert all(torch.allclose(bound, net(x).double(), atol=1e-5) for bound in bounds)
 
 
 @pytest.mark.parametrize(
-    ("function", "known"),
+    ("function", "recognised"),
     [
         (lambda x: f.softsign(x), True),
         (lambda x: x / (1 + x.abs()), True),
@@ -437,9 +437,9 @@ def test_one_movement_is_left_and_moves_the_same(movement: str) -> None:
         (lambda x: x / (x.abs() + 2), False),
     ],
 )
-def test_softsign_is_recognised(function: Callable[..., Tensor], known: bool) -> None:
+def test_softsign_is_recognised(function: Callable[..., Tensor], recognised: bool) -> None:
     nodes = in_order(capture(Called(function), torch.zeros(1, 6)))
-    assert any(isinstance(node, Activation) and node.function == "softsign" for node in nodes) == known
+    assert any(isinstance(node, Activation) and node.function == "softsign" for node in nodes) == recognised
 
 
 class InPlace(nn.Module):

@@ -45,7 +45,7 @@ def test_extreme_ranges_are_unknown_or_right(name: str) -> None:
     assert row.rule is not None
     assert row.forward is not None
     below, low, above, high, least, most = parts = row.rule(node)(lower, upper)
-    assert not any(np.isnan(part).any() for part in parts)
+    assert not any(np.isnan(column).any() for column in parts)
     for share in np.linspace(0, 1, 7):
         z = np.clip(np.clip(lower, -1e308, 1e308) * (1 - share) + np.clip(upper, -1e308, 1e308) * share, lower, upper)
         value = row.forward(node, torch.from_numpy(z)).numpy()
@@ -54,7 +54,7 @@ def test_extreme_ranges_are_unknown_or_right(name: str) -> None:
         for bound, side in ((least, 1), (most, -1), (below * z + low, 1), (above * z + high, -1)):
             assert (side * (value - bound) >= -error)[right].all()
         assert np.isinf(low[np.isnan(value)]).all()  # where the function is undefined
-    assert not any(np.isfinite(part).any() for part in row.rule(node)(np.array([np.nan]), np.array([np.nan]))[4:])
+    assert not any(np.isfinite(bound).any() for bound in row.rule(node)(np.array([np.nan]), np.array([np.nan]))[4:])
 
 
 def test_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,11 +83,11 @@ def rounding_errors(name: str, stride: int) -> float:
     positive = torch.arange(0, 0x7F800000, stride, dtype=torch.int32).view(torch.float32)
     largest = 0.0
     for z in torch.cat([positive, -positive]).split(2**20):
-        low, high = (torch.from_numpy(part) for part in row.rule(node)(z.double().numpy(), z.double().numpy())[4:])
+        low, high = (torch.from_numpy(bound) for bound in row.rule(node)(z.double().numpy(), z.double().numpy())[4:])
         value, size = row.forward(node, z).double(), torch.maximum(low.abs(), high.abs())
         error = torch.maximum(low - value, value - high).nan_to_num(torch.inf) / (size + row.offset(node) + 2.0**-100)
-        known = low.isfinite() & high.isfinite() & (size < LARGEST * 2.0**128)
-        largest = max(largest, float(error[known].max()) * 2.0**24)
+        in_range = low.isfinite() & high.isfinite() & (size < LARGEST * 2.0**128)
+        largest = max(largest, float(error[in_range].max()) * 2.0**24)
     return largest
 
 
@@ -235,8 +235,8 @@ def test_the_torch_engine_uses_the_kernels(name: str) -> None:
     assert row.interval is not None
     assert row.relaxation is not None
     parts = *row.relaxation(node, lower, upper, Outward(True)), *row.interval(node, lower, upper, Outward(True))
-    for part, expected in zip(parts, kernel(name, lower.flatten().numpy(), upper.flatten().numpy()), strict=True):
-        torch.testing.assert_close(part, torch.from_numpy(expected).view(3, 7), rtol=0, atol=0)
+    for actual, expected in zip(parts, kernel(name, lower.flatten().numpy(), upper.flatten().numpy()), strict=True):
+        torch.testing.assert_close(actual, torch.from_numpy(expected).view(3, 7), rtol=0, atol=0)
 
 
 def test_wrong_calls_of_kernels_are_refused() -> None:

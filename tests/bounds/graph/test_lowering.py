@@ -107,28 +107,28 @@ def deployed(n: int, outputs: int, dtype: torch.dtype, *, aligned: bool, cubic: 
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("cubic", [False, True])
 def test_coefficients_are_enclosed(aligned: bool, cubic: bool) -> None:
-    """They sum to 1; linear ones reproduce places between elements; both are those of a float64 operator."""
+    """They sum to 1; linear ones reproduce positions between elements; both are those of a float64 operator."""
     strays = 0
     for n, outputs in [(4, 12), (5, 7), (8, 3), (6, 30), (9, 31), (15, 29), (6, 12)]:
         floats = deployed(n, outputs, torch.float32, aligned=aligned, cubic=cubic)
         doubles = deployed(n, outputs, torch.float64, aligned=aligned, cubic=cubic)
         spacing = None if aligned else Fraction(n, outputs)
         axis = _axis(Lowering(torch.float32), n, outputs, spacing, floats, cubic)
-        for end, side in ((axis.lower, -1), (axis.upper, 1)):
-            dense = torch.zeros(outputs, n, dtype=torch.float64).scatter_add_(1, axis.element, end)
+        for coefficients, side in ((axis.lower, -1), (axis.upper, 1)):
+            dense = torch.zeros(outputs, n, dtype=torch.float64).scatter_add_(1, axis.element, coefficients)
             assert bool((side * (dense - doubles) >= -1e-13).all())
             assert bool((side * (dense - floats.double()) >= 0).all())
             assert float((dense - doubles).abs().max()) < 1e-5
         for i in range(outputs):
-            place = Fraction(i * (n - 1), outputs - 1) if spacing is None else (i + Fraction(1, 2)) * spacing
-            place = place if spacing is None else place - Fraction(1, 2)
-            ends = [[Fraction(float(c)) for c in end[i]] for end in (axis.lower, axis.upper)]
+            position = Fraction(i * (n - 1), outputs - 1) if spacing is None else (i + Fraction(1, 2)) * spacing
+            position = position if spacing is None else position - Fraction(1, 2)
+            ends = [[Fraction(float(c)) for c in coefficients[i]] for coefficients in (axis.lower, axis.upper)]
             assert sum(ends[0]) <= 1 <= sum(ends[1])
-            if not cubic and 0 <= place <= n - 1:
-                moments = [sum(c * int(k) for c, k in zip(end, axis.element[i], strict=True)) for end in ends]
-                assert moments[0] <= place <= moments[1]
+            if not cubic and 0 <= position <= n - 1:
+                moments = [sum(c * int(k) for c, k in zip(row, axis.element[i], strict=True)) for row in ends]
+                assert moments[0] <= position <= moments[1]
             strays += sum(bool(low <= 0 < high) for low, high in zip(*ends, strict=True))
-    assert aligned or strays > 0  # a place on an element, which floats miss
+    assert aligned or strays > 0  # a position on an element, which floats miss
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -218,7 +218,7 @@ def test_a_network_sorts_all_rows_of_zeros_and_ones(n: int) -> None:
     # and therefore every row (Knuth, 5.3.4, theorem Z)
     rows = np.array(list(itertools.product([0, 1], repeat=n)))
     for stage in sorting_network(n):
-        assert len({place for pair in stage for place in pair}) == 2 * len(stage)
+        assert len({index for pair in stage for index in pair}) == 2 * len(stage)
         i, j = np.array(stage).T
         rows[:, i], rows[:, j] = np.minimum(rows[:, i], rows[:, j]), np.maximum(rows[:, i], rows[:, j])
     assert (np.diff(rows, axis=1) >= 0).all()

@@ -241,7 +241,7 @@ def run(seed: int, nets: int, monkeypatch: pytest.MonkeyPatch, *, settings: int 
             methods = METHODS[: 4 if step % 4 == 0 else 3] if name == "native" else METHODS[step // 64 % 3 :][:1]
             compare(tally, engine, inputs, values, methods, step % 8 == 0, note)
             if name == "native" and step % 4 == 2:  # at eight batch shapes
-                outputs = [torch.cat([net(part) for part in points.split(batch)]) for batch in range(1, 9)]
+                outputs = [torch.cat([net(chunk) for chunk in points.split(batch)]) for batch in range(1, 9)]
                 compare_deployed(tally, engine, inputs, outputs, METHODS[rng.integers(3)], note)
     return tallies
 

@@ -38,7 +38,7 @@ METHODS = ("ibp", "crown-ibp", "crown")
 
 
 def of_torch(x: tuple[float, float], y: tuple[float, float]) -> tuple[Plane, Plane]:
-    ends = [torch.tensor([[end]], dtype=torch.float64) for end in (*x, *y)]
+    ends = [torch.tensor([[bound]], dtype=torch.float64) for bound in (*x, *y)]
     return product_planes(LayerRange(*ends[:2]), LayerRange(*ends[2:]), Outward(True))
 
 
@@ -47,8 +47,8 @@ def bits(native: Callable[..., tuple[np.ndarray, ...]], x: tuple[float, float], 
     level, results = _C.simd_level(), set()
     for name in _C.simd_levels():
         _C.set_simd_level(name)
-        parts = np.stack(native(*(np.full(9, end) for end in (*x, *y))))
-        results.update(part.tobytes() for part in parts.T)
+        parts = np.stack(native(*(np.full(9, bound) for bound in (*x, *y))))
+        results.update(lane.tobytes() for lane in parts.T)
     _C.set_simd_level(level)
     assert len(results) == 1
     return np.frombuffer(results.pop()).tolist()
@@ -57,7 +57,7 @@ def bits(native: Callable[..., tuple[np.ndarray, ...]], x: tuple[float, float], 
 def of_native(
     native: Callable[..., tuple[np.ndarray, ...]], x: tuple[float, float], y: tuple[float, float]
 ) -> tuple[Plane, Plane]:
-    parts = [torch.tensor([[part]], dtype=torch.float64) for part in bits(native, x, y)]
+    parts = [torch.tensor([[number]], dtype=torch.float64) for number in bits(native, x, y)]
     return Plane(*parts[:3]), Plane(*parts[3:6])
 
 
@@ -77,7 +77,7 @@ def outside(below: Plane, above: Plane, x: tuple[float, float], y: tuple[float, 
             a = Fraction(x[0]) + share * (Fraction(x[1]) - Fraction(x[0]))
             b = Fraction(y[0]) + other * (Fraction(y[1]) - Fraction(y[0]))
             for plane, sign in ((below, 1), (above, -1)):
-                p, q, c = (float(part) for part in plane)
+                p, q, c = (float(coefficient) for coefficient in plane)
                 if c != -sign * float("inf") and sign * (Fraction(p) * a + Fraction(q) * b + Fraction(c) - a * b) > 0:
                     return True
     return False
@@ -145,9 +145,9 @@ def test_rounded_coefficients_of_products_are_paid_for(factor_first: bool) -> No
         rounded, exact = products[best], exact * Fraction(factors[-1])
     node = Input(name="x", shape=(1 + steps,), inputs=())
     z = x = elements(node, 0)
-    given = elements(node, *range(1, 1 + steps))
+    factor_inputs = elements(node, *range(1, 1 + steps))
     for k in reversed(range(steps)):
-        factor = elements(given, k)
+        factor = elements(factor_inputs, k)
         z = Product(name="z", shape=(1,), inputs=(factor, z) if factor_first else (z, factor))
     engine = engine_of(less_multiple(z, x, float(rounded)), torch.float32)
     inputs = box(torch.tensor([[1.0, *factors]]), torch.tensor([[3.0, *factors]]), (1 + steps,))
@@ -257,13 +257,13 @@ def check(net: nn.Module, x: Tensor, epsilon: float, engine: str) -> None:
     values = torch.stack([logits_of(net(point)).detach() for point in chosen])
     widths = []
     for method in METHODS:
-        found = [wide.bounds(x, epsilon, method=method)]
+        results = [wide.bounds(x, epsilon, method=method)]
         if narrow is not None:
-            found.append(narrow.bounds(x.float(), epsilon, method=method))
-        for bounds in found:
+            results.append(narrow.bounds(x.float(), epsilon, method=method))
+        for bounds in results:
             assert (bounds.lower <= values + 1e-9).all(), method
             assert (bounds.upper >= values - 1e-9).all(), method
-        sizes = [float((bounds.upper - bounds.lower).mean()) for bounds in found]
+        sizes = [float((bounds.upper - bounds.lower).mean()) for bounds in results]
         assert sizes[-1] <= sizes[0] * 1.05 + 1e-5
         widths.append(sizes[0])
     assert widths[2] <= widths[1] <= widths[0] * (1 + 1e-9)
@@ -345,8 +345,10 @@ def test_softmax_in_ball_arithmetic(keep: list[bool], dtype: torch.dtype) -> Non
     high = low + torch.rand(rows, 1, generator=generator, dtype=dtype) * 2 * (torch.arange(rows) % 3)[:, None]
     kept = [i for i, flag in enumerate(keep) if flag]
 
-    def value(row: int, i: int, own: Tensor, others: Tensor) -> arb:
-        return 1 / sum((arb(others[row, j].item()) - arb(own[row, i].item())).exp() if j != i else arb(1) for j in kept)
+    def value(row: int, i: int, element: Tensor, others: Tensor) -> arb:
+        return 1 / sum(
+            (arb(others[row, j].item()) - arb(element[row, i].item())).exp() if j != i else arb(1) for j in kept
+        )
 
     for method in METHODS:
         bounds = bounded.bounds(x_lower=low, x_upper=high, method=method)
