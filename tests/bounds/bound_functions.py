@@ -119,7 +119,7 @@ def violations(name: str, lower: Tensor, upper: Tensor, samples: int = 33) -> tu
     node, function = node_of(name), FUNCTIONS[name]
     row = ACTIVATIONS[node.function]
     assert row.rule is not None
-    parts = [torch.from_numpy(part) for part in row.rule(node)(lower.numpy(), upper.numpy())]
+    parts = [torch.from_numpy(column) for column in row.rule(node)(lower.numpy(), upper.numpy())]
     relaxation, (low, high) = LinearRelaxation(*parts[:4]), parts[4:]
     below, above = (_closest(node, relaxation, side, lower, upper, samples) for side in (-1, 1))
     relaxed = ranged = 0

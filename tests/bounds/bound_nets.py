@@ -46,7 +46,7 @@ class Concat(nn.Module):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([part(x) for part in self.parts], 1)
+        return torch.cat([branch(x) for branch in self.parts], 1)
 
 
 class Moved(nn.Module):

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import torch
-from exact import Exact, Whole, evaluate, known
+from exact import Exact, Whole, evaluate, exact_of
 from torch import Tensor, nn
 
 from pyrobust.bounds.input_set import InputSet, ball, box, of_examples
@@ -65,24 +65,24 @@ def directions(kind: str, slope: np.ndarray, rng: np.random.Generator) -> Exact:
     """Return the point of the unit ball or box that maximizes slope [P, n]; within 2^-90 for l2."""
     sign = np.where(slope == 0, rng.choice([-1.0, 1.0], size=slope.shape), np.sign(slope))
     if kind == "linf":
-        return known(torch.from_numpy(sign))
+        return exact_of(torch.from_numpy(sign))
     if kind == "box":
-        return known(torch.from_numpy((sign + 1) / 2))
+        return exact_of(torch.from_numpy((sign + 1) / 2))
     if kind == "l1":
         corner = np.zeros_like(sign)
         largest_slope = np.abs(slope).argmax(1)[:, None]
         np.put_along_axis(corner, largest_slope, np.take_along_axis(sign, largest_slope, 1), 1)
-        return known(torch.from_numpy(corner))
+        return exact_of(torch.from_numpy(corner))
     largest = np.abs(slope).max(1, keepdims=True)
     unit = np.where(largest > 0, slope / np.where(largest > 0, largest, 1), sign)
-    return _shrunk(known(torch.from_numpy(unit)), lambda n: math.isqrt(int((n * n).sum())) + 1)
+    return _shrunk(exact_of(torch.from_numpy(unit)), lambda n: math.isqrt(int((n * n).sum())) + 1)
 
 
 def within(kind: str, count: int, n: int, rng: np.random.Generator) -> Exact:
     """Draw random points of the unit ball or box."""
     if kind == "box":
-        return known(torch.from_numpy(rng.random((count, n))))
-    unit = known(torch.from_numpy(rng.uniform(-1, 1, (count, n))))
+        return exact_of(torch.from_numpy(rng.random((count, n))))
+    unit = exact_of(torch.from_numpy(rng.uniform(-1, 1, (count, n))))
     if kind == "linf":
         return unit
     if kind == "l1":
@@ -93,20 +93,20 @@ def within(kind: str, count: int, n: int, rng: np.random.Generator) -> Exact:
 def _shrunk(unit: Exact, length: object) -> Exact:
     """Divide each row by an upper bound of its length, in multiples of 2^-200."""
     shares = np.array([[(unit.divisor << 200) // max(1, length(row))] for row in unit.lower], dtype=object)
-    return Exact.known(unit.lower * shares, unit.divisor << 200)
+    return Exact.rational(unit.lower * shares, unit.divisor << 200)
 
 
 def points(sets: Sets, direction: Exact, repeats: int) -> Exact:
     """Return the points [repeats · B, ...] of the sets along directions [repeats · B, n]."""
-    begin = known(sets.x.flatten(1))
-    span = known(sets.x_upper.flatten(1)) + -begin if sets.kind == "box" else known(sets.epsilon[:, None])
+    begin = exact_of(sets.x.flatten(1))
+    span = exact_of(sets.x_upper.flatten(1)) + -begin if sets.kind == "box" else exact_of(sets.epsilon[:, None])
 
-    def repeated(part: Exact) -> Exact:
-        return part.map(lambda n: np.concatenate([n] * repeats))
+    def repeated(vectors: Exact) -> Exact:
+        return vectors.map(lambda n: np.concatenate([n] * repeats))
 
     result = repeated(begin) + repeated(span) * direction
     if sets.clip is not None:
-        ends = known(torch.tensor(sets.clip, dtype=torch.float64))
+        ends = exact_of(torch.tensor(sets.clip, dtype=torch.float64))
         divisor = math.lcm(result.divisor, ends.divisor)
         low, high = ends.over(divisor).lower
         result = result.over(divisor).map(lambda n: np.minimum(np.maximum(n, low), high))
@@ -120,15 +120,15 @@ def extreme_points(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Gene
     count, n = len(sets.x), slopes.shape[2]
     chosen = [directions(sets.kind, both, rng), within(sets.kind, count, n, rng)]
     repeats = 2 * len(slopes) + 1
-    divisor = math.lcm(*(part.divisor for part in chosen))
-    every = Exact.known(np.concatenate([part.over(divisor).lower for part in chosen]), divisor)
+    divisor = math.lcm(*(direction.divisor for direction in chosen))
+    every = Exact.rational(np.concatenate([direction.over(divisor).lower for direction in chosen]), divisor)
     return points(sets, every, repeats)
 
 
 def values_at(x: Exact, net: nn.Module, rows: Tensor) -> Exact:
     """Return exact values of the specification rows [B, S, K] at points [P · B, ...]: [P, B, S]."""
     values = evaluate(net, x).map(lambda v: v.reshape(-1, len(rows), 1, rows.shape[2]))
-    return (values * known(rows[None])).map(lambda v: v.sum(3))
+    return (values * exact_of(rows[None])).map(lambda v: v.sum(3))
 
 
 def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Generator) -> Exact:
@@ -138,8 +138,8 @@ def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Gene
 
 def violated(values: Exact, lower: Tensor, upper: Tensor) -> int:
     """Count the bounds [B, S] that some value [P, B, S] certainly violates."""
-    below = values + -known(lower.nan_to_num(0, 0, 0)[None])
-    above = values + -known(upper.nan_to_num(0, 0, 0)[None])
+    below = values + -exact_of(lower.nan_to_num(0, 0, 0)[None])
+    above = values + -exact_of(upper.nan_to_num(0, 0, 0)[None])
     low: Whole = (below.upper < 0).any(0) & lower.isfinite().numpy()
     high: Whole = (above.lower > 0).any(0) & upper.isfinite().numpy()
     nothing = (lower.isnan() | (lower == torch.inf) | upper.isnan() | (upper == -torch.inf)).numpy()

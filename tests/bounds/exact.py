@@ -32,7 +32,7 @@ class Exact:
     divisor: int
 
     @classmethod
-    def known(cls, n: Whole, divisor: int) -> Exact:
+    def rational(cls, n: Whole, divisor: int) -> Exact:
         return cls(n, n, divisor)
 
     @property
@@ -62,15 +62,15 @@ class Exact:
     def __mul__(self, other: Exact) -> Exact:
         divisor = self.divisor * other.divisor
         if self.is_known and other.is_known:
-            return Exact.known(self.lower * other.lower, divisor)
+            return Exact.rational(self.lower * other.lower, divisor)
         corners = [a * b for a in (self.lower, self.upper) for b in (other.lower, other.upper)]
         return Exact(functools.reduce(np.minimum, corners), functools.reduce(np.maximum, corners), divisor)
 
     def times(self, weight: Tensor) -> Exact:
         """Return z·Wᵀ for z [P, N] and W [M, N]."""
-        w = known(weight)
+        w = exact_of(weight)
         if self.is_known:
-            return Exact.known(self.lower @ w.lower.T, self.divisor * w.divisor)
+            return Exact.rational(self.lower @ w.lower.T, self.divisor * w.divisor)
         plus, minus = np.maximum(w.lower, 0).T, np.minimum(w.lower, 0).T
         return Exact(
             self.lower @ plus + self.upper @ minus, self.upper @ plus + self.lower @ minus, self.divisor * w.divisor
@@ -88,9 +88,9 @@ def whole(values: npt.NDArray[np.float64]) -> tuple[Whole, int]:
     return (n * 2**least, 1) if least > 0 else (n, 2**-least)
 
 
-def known(tensor: Tensor) -> Exact:
+def exact_of(tensor: Tensor) -> Exact:
     """Convert floats to exact numbers."""
-    return Exact.known(*whole(tensor.detach().double().numpy()))
+    return Exact.rational(*whole(tensor.detach().double().numpy()))
 
 
 def evaluate(module: nn.Module, z: Exact) -> Exact:
@@ -123,7 +123,7 @@ def _sums(z: Exact, index: npt.NDArray[np.int64], weight: Exact, shape: tuple[in
 def _affine(m: nn.Module, z: Exact) -> Exact:
     index, weight, shape = _entries(m, z)
     bias = copy.deepcopy(m).double()(torch.zeros(1, *z.lower.shape[1:], dtype=torch.float64))
-    return _sums(z, index, known(weight), shape) + known(bias)
+    return _sums(z, index, exact_of(weight), shape) + exact_of(bias)
 
 
 def _average_pool(m: nn.AvgPool2d | nn.AdaptiveAvgPool2d, z: Exact) -> Exact:
@@ -131,17 +131,17 @@ def _average_pool(m: nn.AvgPool2d | nn.AdaptiveAvgPool2d, z: Exact) -> Exact:
     counts = (1 / weight).round().where(weight != 0, 1).long().numpy()
     common = int(np.lcm.reduce(counts.flatten()))
     whole_weight = np.where(weight != 0, common // counts, 0).astype(object)
-    return _sums(z, index, Exact.known(whole_weight, common), shape)
+    return _sums(z, index, Exact.rational(whole_weight, common), shape)
 
 
 def joined(parts: list[Exact], axis: int) -> Exact:
     """Concatenate the parts."""
-    divisor = math.lcm(*(part.divisor for part in parts))
-    parts = [part.over(divisor) for part in parts]
-    lower = np.concatenate([part.lower for part in parts], axis)
-    if all(part.is_known for part in parts):
-        return Exact.known(lower, divisor)
-    return Exact(lower, np.concatenate([part.upper for part in parts], axis), divisor)
+    divisor = math.lcm(*(value.divisor for value in parts))
+    parts = [value.over(divisor) for value in parts]
+    lower = np.concatenate([value.lower for value in parts], axis)
+    if all(value.is_known for value in parts):
+        return Exact.rational(lower, divisor)
+    return Exact(lower, np.concatenate([value.upper for value in parts], axis), divisor)
 
 
 def _leaky_relu(m: nn.LeakyReLU | nn.ReLU, z: Exact) -> Exact:
@@ -150,9 +150,9 @@ def _leaky_relu(m: nn.LeakyReLU | nn.ReLU, z: Exact) -> Exact:
 
 
 def _clamp(m: nn.Hardtanh, z: Exact) -> Exact:
-    low, high = (known(torch.tensor([end], dtype=torch.float64)) for end in (m.min_val, m.max_val))
+    low, high = (exact_of(torch.tensor([limit], dtype=torch.float64)) for limit in (m.min_val, m.max_val))
     divisor = math.lcm(z.divisor, low.divisor, high.divisor)
-    a, b = (end.over(divisor).lower[0] for end in (low, high))
+    a, b = (limit.over(divisor).lower[0] for limit in (low, high))
     return z.over(divisor).map(lambda n: np.minimum(np.maximum(n, a), b))
 
 
@@ -162,8 +162,8 @@ _GRID = 1500
 def _grid_ends(value: flint.arb) -> tuple[int, int]:
     """Round a ball outward to multiples of 2^-_GRID."""
     ends = []
-    for end, up in ((value.lower(), 0), (value.upper(), 1)):
-        man, exp = end.man_exp()
+    for bound, up in ((value.lower(), 0), (value.upper(), 1)):
+        man, exp = bound.man_exp()
         shift = int(exp) + _GRID
         ends.append(int(man) << shift if shift >= 0 else (int(man) >> -shift) + up)
     return ends[0], ends[1]
@@ -187,7 +187,7 @@ def _smooth(f: Any, low: int, high: int | None, z: Exact) -> Exact:
 
     flint.ctx.prec = _BITS + _GRID
     ends = [enclosure(int(n), int(m)) for n, m in zip(z.lower.flat, z.upper.flat, strict=True)]
-    lower, upper = (np.array([end[i] for end in ends], dtype=object).reshape(z.lower.shape) for i in (0, 1))
+    lower, upper = (np.array([pair[i] for pair in ends], dtype=object).reshape(z.lower.shape) for i in (0, 1))
     return Exact(lower, upper, 1 << _GRID)
 
 
@@ -210,15 +210,15 @@ def _softplus(m: nn.Softplus, z: Exact) -> Exact:
 
 
 def _prelu(m: nn.PReLU, z: Exact) -> Exact:
-    slope = known(m.weight)
+    slope = exact_of(m.weight)
     return _kinked(slope.lower.reshape(-1, *[1] * (z.lower.ndim - 2)), slope.divisor, z)
 
 
 def _kinked(n: Whole, d: int, z: Exact) -> Exact:
     """Z above 0, z·n/d below: slopes of any size and sign, one for all channels or one for each."""
-    first, second = (np.where(end >= 0, end * d, end * n) for end in (z.lower, z.upper))
+    first, second = (np.where(bound >= 0, bound * d, bound * n) for bound in (z.lower, z.upper))
     if z.is_known:
-        return Exact.known(first, z.divisor * d)
+        return Exact.rational(first, z.divisor * d)
     corner = np.where((z.lower < 0) & (z.upper > 0), 0, first)
     ends = [first, second, corner]
     return Exact(functools.reduce(np.minimum, ends), functools.reduce(np.maximum, ends), z.divisor * d)
@@ -235,12 +235,12 @@ def _softsign(_: nn.Softsign, z: Exact) -> Exact:
 
 def _batch_norm(m: nn.BatchNorm1d | nn.BatchNorm2d, z: Exact) -> Exact:
     shape = (1, -1) + (1,) * (z.lower.ndim - 2)
-    variance = known(m.running_var) + known(torch.tensor([m.eps], dtype=torch.float64))
+    variance = exact_of(m.running_var) + exact_of(torch.tensor([m.eps], dtype=torch.float64))
     roots = [_inverse_root(int(n), variance.divisor) for n in variance.lower]
     scale = joined([Exact(np.array([n], dtype=object), np.array([n + 1], dtype=object), d) for n, d in roots], 0)
     scale = scale.map(lambda n: n.reshape(shape))
-    out = (z + -known(m.running_mean.view(shape))) * scale
-    return out * known(m.weight.view(shape)) + known(m.bias.view(shape)) if m.affine else out
+    out = (z + -exact_of(m.running_mean.view(shape))) * scale
+    return out * exact_of(m.weight.view(shape)) + exact_of(m.bias.view(shape)) if m.affine else out
 
 
 def _inverse_root(p: int, q: int) -> tuple[int, int]:
@@ -250,10 +250,10 @@ def _inverse_root(p: int, q: int) -> tuple[int, int]:
 
 
 def _normalize(m: bound_nets.Normalize, z: Exact) -> Exact:
-    std = known(m.std[None])
+    std = exact_of(m.std[None])
     common = math.lcm(*(int(n) for n in std.lower.flat))
-    inverse = Exact.known(common // std.lower * std.divisor, common)
-    return (z + -known(m.mean[None])) * inverse
+    inverse = Exact.rational(common // std.lower * std.divisor, common)
+    return (z + -exact_of(m.mean[None])) * inverse
 
 
 def _max_pool(m: nn.MaxPool2d, z: Exact) -> Exact:
@@ -282,7 +282,7 @@ def _residual(m: bound_nets.Residual, z: Exact) -> Exact:
 
 
 _RULES: dict[type[nn.Module], Any] = {
-    nn.Sequential: lambda m, z: functools.reduce(lambda value, part: evaluate(part, value), m, z),
+    nn.Sequential: lambda m, z: functools.reduce(lambda value, module: evaluate(module, value), m, z),
     **dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Flatten), _affine),
     **dict.fromkeys((bound_nets.Concat, bound_nets.Moved, bound_nets.TimesMatrix), _affine),
     nn.BatchNorm1d: _batch_norm,
@@ -303,5 +303,5 @@ _RULES: dict[type[nn.Module], Any] = {
     nn.MaxPool2d: _max_pool,
     bound_nets.Normalize: _normalize,
     bound_nets.Residual: _residual,
-    bound_nets.Affine: lambda m, z: z * known(m.scale[None]) + known(m.shift[None]),
+    bound_nets.Affine: lambda m, z: z * exact_of(m.scale[None]) + exact_of(m.shift[None]),
 }

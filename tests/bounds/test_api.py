@@ -286,16 +286,16 @@ def test_keywords_override_the_options_object(model: BoundedModel) -> None:
     options = BoundOptions(norm="l2", method="ibp", clip=(0, 1), sound=False, memory_limit=1 << 30)
     keywords = {"norm": "l2", "method": "ibp", "clip": (0, 1), "sound": False, "memory_limit": 1 << 30}
     assert BoundOptions(**keywords) == options
-    given, spelled_out = model.bounds(X, 0.1, options=options), model.bounds(X, 0.1, **keywords)
-    assert (given.norm, given.method, given.sound, given.semantics) == ("l2", "ibp", False, "real")
-    assert torch.equal(given.lower, spelled_out.lower)
-    assert torch.equal(given.upper, spelled_out.upper)
+    bundled, spelled_out = model.bounds(X, 0.1, options=options), model.bounds(X, 0.1, **keywords)
+    assert (bundled.norm, bundled.method, bundled.sound, bundled.semantics) == ("l2", "ibp", False, "real")
+    assert torch.equal(bundled.lower, spelled_out.lower)
+    assert torch.equal(bundled.upper, spelled_out.upper)
     overridden = model.bounds(X, 0.1, options=options, method="crown", clip=None)
     assert torch.equal(overridden.lower, model.bounds(X, 0.1, norm="l2", sound=False).lower)
     right = model.model(X).argmax(1)
     for call, epsilon in ((model.margins, [0.01]), (model.certify, [0.01]), (model.certified_radius, [])):
-        given, spelled_out = call(X, right, *epsilon, options=options), call(X, right, *epsilon, **keywords)
-        assert torch.equal(*(x if isinstance(x, torch.Tensor) else x.lower for x in (given, spelled_out)))
+        bundled, spelled_out = call(X, right, *epsilon, options=options), call(X, right, *epsilon, **keywords)
+        assert torch.equal(*(x if isinstance(x, torch.Tensor) else x.lower for x in (bundled, spelled_out)))
     assert model.verify(X, right, 0.001, options=options).stage == ["ibp"] * 3
     assert model.verify(X, right, 0.001, method="crown").stage == ["crown"] * 3
     assert model.verify(X, right, 0.001, options=options, methods=("crown-ibp",)).stage == ["crown-ibp"] * 3

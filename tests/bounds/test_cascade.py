@@ -315,10 +315,10 @@ def test_the_default_limit_is_where_all_elements_have_reached_their_farthest_val
     bounded, labels = BoundedModel(model, x), torch.tensor([0, 1])
     for box, radius in [((1.0, 1.0), 0.3), ((0.1, 0.2), 2.0), ((0.0, 0.5), 1.2)]:
         radii = torch.tensor(box, dtype=torch.float64)
-        found = bounded.certified_radius(x, labels, clip=(0, 1), box=radii)
+        certified = bounded.certified_radius(x, labels, clip=(0, 1), box=radii)
         expected = math.inf if box[0] == 0 else radius  # one element alone stays in the class
-        assert float(found[0]) == pytest.approx(expected, rel=1e-5)
-        assert found[1] == 0
+        assert float(certified[0]) == pytest.approx(expected, rel=1e-5)
+        assert certified[1] == 0
         assert bounded.certified_radius(x, labels, clip=(0, 0.79), box=radii).tolist() == [math.inf, 0]
     # a range that is a point proves nothing of a wrong prediction
     point = torch.full((2,), 0.5)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from bound_nets import Moved
 from bound_sets import values_at, violated
-from exact import known
+from exact import exact_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ def test_exact_outputs_are_inside(
         (torch.eye(3, dtype=torch.float64)[None], model.bounds(choices=choices, method=method)),
         (margins(torch.tensor([0]), 3), model.margins(y=[0], choices=choices, method=method)),
     ):
-        exact = values_at(known(every), model.model, rows)
+        exact = values_at(exact_of(every), model.model, rows)
         assert violated(exact, bounds.lower, bounds.upper) == 0
         if name == "linear" and points.abs().max() < 1e38:
             least = np.min(exact.lower, 0) / exact.divisor
@@ -120,11 +120,11 @@ def test_rounding_of_the_sums_over_the_points_alone() -> None:
     points[::2] *= 10.0 ** torch.randint(-8, 9, (30, 1, PARTS, SIZE))  # the sums cancel
     for changes in (1, 3):
         lower = model.bounds(choices=Choices(points, changes), C=rows).lower[:, 0].tolist()
-        for bound, own in zip(lower, points, strict=True):
-            every = inputs(own, changes).flatten(1).tolist()
+        for bound, point_set in zip(lower, points, strict=True):
+            every = inputs(point_set, changes).flatten(1).tolist()
             exact = min(sum(Fraction(a) * Fraction(v) for a, v in zip(rows[0].tolist(), x, strict=True)) for x in every)
             assert Fraction(bound) <= exact
-            assert exact - Fraction(bound) <= 1e-11 * own.abs().max().item()
+            assert exact - Fraction(bound) <= 1e-11 * point_set.abs().max().item()
 
 
 def test_sums_that_overflow_on_the_way_prove_nothing() -> None:

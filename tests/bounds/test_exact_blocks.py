@@ -88,8 +88,8 @@ def _pool(m: nn.MaxPool2d | nn.AvgPool2d | nn.Upsample, z: Ball) -> Ball:
 def evaluate(m: nn.Module, z: Ball) -> Ball:
     """Enclose the module's values in real arithmetic."""
     if isinstance(m, nn.Sequential):
-        for part in m:
-            z = evaluate(part, z)
+        for layer in m:
+            z = evaluate(layer, z)
         return z
     if isinstance(m, Residual):
         body = evaluate(m.body, z)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from bound_engines import ENGINES, LIBRARY, PATHS, engine_of
 from bound_sets import KINDS, Sets, directions, points, random_sets, violated, within
-from exact import Exact, joined, known
+from exact import Exact, exact_of, joined
 from torch import Tensor
 
 from pyrobust.bounds.engines.query import Query
@@ -49,13 +49,13 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
     z = inputs[0]
     if isinstance(node, Linear):
         out = z.times(node.weight.value())
-        return out if node.bias is None else out + known(node.bias.value()[None])
+        return out if node.bias is None else out + exact_of(node.bias.value()[None])
     if isinstance(node, Conv2d):
         out = z.times(dense_weight(node))
         bias = node.bias.value()[:, None].expand(-1, node.shape[1] * node.shape[2]).flatten()
-        return out + known(bias[None])
+        return out + exact_of(bias[None])
     if isinstance(node, Scale):
-        return z * known(node.scale.value()[None]) + known(node.shift.value()[None])
+        return z * exact_of(node.scale.value()[None]) + exact_of(node.shift.value()[None])
     if isinstance(node, Sum):
         terms = [term if sign > 0 else -term for sign, term in zip(node.signs, inputs, strict=True)]
         total = terms[0]
@@ -66,7 +66,7 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
         pairs, larger = node.pairs.numpy(), node.larger.numpy()
         return inputs[-1].map(lambda n: np.where(larger, n[:, pairs].max(2), n[:, pairs].min(2)))
     if isinstance(node, (Gather, MaxPool)):
-        zero = Exact.known(np.full((len(z.lower), 1), 0, dtype=object), 1)
+        zero = Exact.rational(np.full((len(z.lower), 1), 0, dtype=object), 1)
         every = joined([*inputs, zero], 1)
         if isinstance(node, Gather):
             return every.map(lambda n: n[:, node.index.flatten().numpy()])
@@ -75,7 +75,7 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
         return inputs[0] * inputs[1]
     assert isinstance(node, Activation)
     if node.function == "clamp":
-        low, high = known(torch.tensor([[node.lower, node.upper]], dtype=torch.float64)).over(2**80).lower[0]
+        low, high = exact_of(torch.tensor([[node.lower, node.upper]], dtype=torch.float64)).over(2**80).lower[0]
         return z.over(z.divisor * 2**80).map(lambda n: np.minimum(np.maximum(n, low * z.divisor), high * z.divisor))
     p, q = node.slope.as_integer_ratio()
     scaled = z.map(lambda n: np.maximum(n * q, n * p))

@@ -228,12 +228,12 @@ class Net(nn.Module):
 
 def certified(bounded: BoundedModel, x: Tensor, epsilon: float, semantics: str = "float32") -> list[bool]:
     y = torch.zeros(len(x), dtype=torch.int64)
-    found = []
+    verdicts = []
     for method in METHODS:
-        found.append(bool(bounded.certify(x, y, epsilon, method=method, semantics=semantics)))
+        verdicts.append(bool(bounded.certify(x, y, epsilon, method=method, semantics=semantics)))
         bounds = bounded.bounds(x, epsilon, method=method, semantics=semantics)
-        assert found[-1] == bool((bounds.lower[:, 0] > bounds.upper[:, 1]).all())
-    return found
+        assert verdicts[-1] == bool((bounds.lower[:, 0] > bounds.upper[:, 1]).all())
+    return verdicts
 
 
 @pytest.mark.parametrize(

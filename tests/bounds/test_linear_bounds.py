@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from bound_sets import KINDS, Sets, extreme_points, random_sets, values_at, violated
-from exact import Exact, known
+from exact import Exact, exact_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LinearBounds
@@ -19,7 +19,7 @@ METHODS = ("crown-ibp", "crown")
 def remainders(net: nn.Module, sets: Sets, rows: Tensor, a: Tensor, rng: np.random.Generator) -> Exact:
     """Return exact values of C·f(x) − a·x, a [B, S, n], at extreme and random points of the sets: [P, B, S]."""
     x = extreme_points(net, sets, rows, rng)
-    products = x.map(lambda v: v.reshape(-1, len(rows), 1, a.shape[2])) * known(a[None])
+    products = x.map(lambda v: v.reshape(-1, len(rows), 1, a.shape[2])) * exact_of(a[None])
     return values_at(x, net, rows) + -products.map(lambda v: v.sum(3))
 
 
@@ -104,17 +104,17 @@ def test_linear_bounds_of_the_deployed_forward_pass(images: tuple[BoundedModel, 
     linear = model.linear_bounds(x, 0.03125, semantics="float32")
     noise = torch.rand(20, *x.shape, generator=torch.Generator().manual_seed(2)) * 0.0624 - 0.0312
     inputs = x + noise
-    values = torch.stack([model.model(part) for part in inputs]).double()
-    products = known(linear.lower_A.flatten(2)[None]) * known(inputs.flatten(2)[:, :, None])
-    rest = known(values) + -products.map(lambda v: v.sum(3))
-    assert violated(rest, linear.lower_b, torch.full_like(linear.lower_b, torch.inf)) == 0
+    values = torch.stack([model.model(batch) for batch in inputs]).double()
+    products = exact_of(linear.lower_A.flatten(2)[None]) * exact_of(inputs.flatten(2)[:, :, None])
+    offsets = exact_of(values) + -products.map(lambda v: v.sum(3))
+    assert violated(offsets, linear.lower_b, torch.full_like(linear.lower_b, torch.inf)) == 0
 
 
 def test_sets_of_every_kind_and_bad_input(images: tuple[BoundedModel, Tensor]) -> None:
     model, x = images
-    own = model.linear_bounds(x, torch.full((2, 1, 1), 0.03125), clip=(torch.zeros(2, 1, 1), 1))
+    by_channel = model.linear_bounds(x, torch.full((2, 1, 1), 0.03125), clip=(torch.zeros(2, 1, 1), 1))
     same = model.linear_bounds(x, 0.03125, clip=(0, 1))
-    assert torch.equal(own.lower_A, same.lower_A)
+    assert torch.equal(by_channel.lower_A, same.lower_A)
     assert repr(same).startswith("LinearBounds(sets=6, rows=3, input=(2, 4, 4), method='crown', norm='linf'")
     assert same.to_dict()["lower_b"] == same.lower_b.tolist()
     unbounded = model.linear_bounds(x_lower=x - torch.inf, x_upper=x)

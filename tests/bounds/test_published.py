@@ -49,7 +49,7 @@ def test_bounds_of_logits(name: str) -> None:
     data = published(name)
     radius = min({key.split("/")[0] for key in data if key.startswith("eps")}, key=lambda key: float(key[3:]))
     for method in METHODS:
-        low, high = (data.get(f"logits/{method.upper()}/{end}") for end in ("lb", "ub"))
+        low, high = (data.get(f"logits/{method.upper()}/{bound}") for bound in ("lb", "ub"))
         assert low is not None
         assert high is not None
         x_lower, x_upper = (torch.from_numpy(data[f"{radius}/{key}"][: len(low)]) for key in ("x_L", "x_U"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bound_nets import fill
 from bound_sets import violated
-from exact import evaluate, known
+from exact import evaluate, exact_of
 from torch import Tensor, nn
 
 from pyrobust import _C, PGD
@@ -65,10 +65,10 @@ def test_radii_of_elements_are_those_of_boxes(bounded: BoundedModel, method: str
         assert_same(bounded.bounds(X, epsilon.tolist(), method=method), result)
     for same in (torch.full((2, 3, 4, 4), 0.125), torch.tensor([0.125]), 0.125, np.full((1, 1, 1, 1), 0.125)):
         assert_same(bounded.bounds(X, same, method=method), bounded.bounds(X, [0.125, 0.125], method=method))
-    own = torch.tensor([0.125, 0.25])
+    radii = torch.tensor([0.125, 0.25])
     for norm in ("linf", "l2"):  # one radius an example in the dimensions of x
-        spread = bounded.bounds(X, own.view(2, 1, 1, 1), method=method, norm=norm)
-        assert_same(spread, bounded.bounds(X, own, method=method, norm=norm))
+        spread = bounded.bounds(X, radii.view(2, 1, 1, 1), method=method, norm=norm)
+        assert_same(spread, bounded.bounds(X, radii, method=method, norm=norm))
 
 
 def test_radii_of_elements_elsewhere(bounded: BoundedModel) -> None:
@@ -152,7 +152,7 @@ def test_boxes_without_an_end(kind: str, semantics: str) -> None:
     sides = torch.from_numpy(rng.random((24, 16, 5)) < 0.5)
     points = torch.where(no_low & (sides | ~no_high), low - far, points)
     points = torch.where(no_high & (~sides | ~no_low), high + far, points)
-    values = evaluate(net, known(points.flatten(0, 1))).map(lambda v: v.reshape(24, 16, 2))
+    values = evaluate(net, exact_of(points.flatten(0, 1))).map(lambda v: v.reshape(24, 16, 2))
     x_lower, x_upper = low.where(~no_low, -torch.inf), high.where(~no_high, torch.inf)
     results = []
     model = BoundedModel(net, low)
@@ -268,8 +268,8 @@ def test_the_ball_has_the_given_radius(epsilon: float) -> None:
         bounds = BoundedModel(identity, x).bounds(x, epsilon, method=method)
         assert bounds.upper.item() >= epsilon
         assert bounds.upper.item() == pytest.approx(epsilon, rel=1e-12)
-    for given in (epsilon, [epsilon]):
-        assert epsilon <= float(ball(x.float(), given, "linf", None, (1,)).upper) <= math.nextafter(epsilon, math.inf)
+    for radius in (epsilon, [epsilon]):
+        assert epsilon <= float(ball(x.float(), radius, "linf", None, (1,)).upper) <= math.nextafter(epsilon, math.inf)
 
 
 def test_radii_of_vectors_that_may_be_of_examples_or_elements() -> None:
@@ -293,7 +293,7 @@ def test_radii_of_vectors_that_may_be_of_examples_or_elements() -> None:
     ):
         bounded.bounds(x[:2], radius)
     # Searches and cascades take radii apart themselves.
-    found = bounded.certified_radius(x, y, largest=torch.tensor([0.1, 0.2, 0.3]))
-    assert found.shape == (3,)
+    radii = bounded.certified_radius(x, y, largest=torch.tensor([0.1, 0.2, 0.3]))
+    assert radii.shape == (3,)
     assert bounded.verify(x, y, radius[:, None]).status == bounded.verify(x, y, radius[:, None].expand(3, 3)).status
     assert len(proved_robust(net, x, y, radius).proved) == 3

@@ -13,7 +13,7 @@ import torch
 from bound_data import attacked
 from bound_layers import Called
 from bound_nets import Concat, Normalize, Residual
-from exact import Exact, known
+from exact import Exact, exact_of
 from test_exact_graphs import Maker, evaluate
 from torch import Tensor, nn
 
@@ -40,8 +40,8 @@ def exact_size(z: Exact, norm: str) -> list[Fraction]:
 
 def holds(output: Node, x: Tensor, other: Tensor, norm: str, bound: float) -> bool:
     """Return whether ‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for rows of x and x′, in rationals."""
-    change = exact_size(evaluate(output, known(x)) + -evaluate(output, known(other)), norm)
-    distance = exact_size(known(x) + -known(other), norm)
+    change = exact_size(evaluate(output, exact_of(x)) + -evaluate(output, exact_of(other)), norm)
+    distance = exact_size(exact_of(x) + -exact_of(other), norm)
     factor = Fraction(bound) ** (2 if norm == "l2" else 1)
     return all(c <= factor * d for c, d in zip(change, distance, strict=True))
 

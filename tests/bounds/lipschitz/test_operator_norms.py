@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bound_data import trained
-from exact import known
+from exact import exact_of
 from test_exact_graphs import dense_weight
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from pyrobust.bounds.lipschitz.operator_norms import Weights, conv_norm, linear_
 
 def exactly_above(bound: float, matrix: Tensor) -> bool:
     """Return whether bound²·I − AᵀA is positive semidefinite: no negative pivot in its rational LDLᵀ decomposition."""
-    whole = known(matrix)
+    whole = exact_of(matrix)
     a = [[Fraction(int(n), whole.divisor) for n in row] for row in whole.lower]
     n = len(a[0])
     s = [[-sum(row[i] * row[j] for row in a) for j in range(n)] for i in range(n)]
@@ -117,7 +117,7 @@ def test_convolutions(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
         bound = conv_norm(node, weights, "l2")
         assert norm * (1 - 1e-12) <= bound <= norm * (1.0005 if small else 1.011)
         assert operator_norms._power_iteration(node, node.weight.value().double()) <= norm * (1 + 1e-12)
-        exact_entries = known(matrix)
+        exact_entries = exact_of(matrix)
         for norm_name, axis in (("linf", 1), ("l1", 0)):
             exact = Fraction(int(np.abs(exact_entries.lower).sum(axis).max()), exact_entries.divisor)
             bound = conv_norm(node, weights, norm_name)
@@ -136,11 +136,11 @@ def test_weights_that_are_not_floats_are_enclosed(norm: str) -> None:
         radius = torch.from_numpy(rng.random(tuple(middle.shape))) * 0.01
         around = Weights(middle, radius)
         for _ in range(5):
-            part = middle + radius * torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(middle.shape)))
-            assert conv_norm(node, around, norm) >= conv_norm(node, Weights(part, radius * 0), norm) * 0.9995
+            corner = middle + radius * torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(middle.shape)))
+            assert conv_norm(node, around, norm) >= conv_norm(node, Weights(corner, radius * 0), norm) * 0.9995
         flat = Weights(middle.flatten(1), radius.flatten(1))
-        part = flat.middle + flat.middle.sign() * flat.radius
-        assert linear_norm(flat, norm) >= linear_norm(Weights(part, part * 0), norm) * 0.9995
+        corner = flat.middle + flat.middle.sign() * flat.radius
+        assert linear_norm(flat, norm) >= linear_norm(Weights(corner, corner * 0), norm) * 0.9995
 
 
 def test_products_of_enclosures() -> None:

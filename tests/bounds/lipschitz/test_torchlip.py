@@ -65,8 +65,8 @@ def attacked_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         moved = PGD(model, epsilon=epsilon, norm="l2", steps=10).generate(x, y)
         with torch.no_grad():
             wrong = model(moved).argmax(1) != y
-        found = (moved - x).double().flatten(1).norm(dim=1)
-        distance = torch.where(wrong, torch.minimum(distance, found), distance)
+        length = (moved - x).double().flatten(1).norm(dim=1)
+        distance = torch.where(wrong, torch.minimum(distance, length), distance)
     return distance
 
 
