@@ -163,18 +163,18 @@ def _probed(source: bytes, numbers: dict[int, list[int]], probes: Path) -> str:
     tree = ast.parse(source)
     outside: list[int] = []
 
-    def calls(found: list[int]) -> list[ast.stmt]:
-        return ast.parse("\n".join(f"_probe({number})" for number in found)).body
+    def calls(mutations: list[int]) -> list[ast.stmt]:
+        return ast.parse("\n".join(f"_probe({number})" for number in mutations)).body
 
     def visit(node: ast.AST, inside: bool) -> None:
         for _, value in ast.iter_fields(node):
             for child in list(value) if isinstance(value, list) else [value]:
-                if isinstance(child, ast.stmt) and (found := numbers.get(child.lineno)):
+                if isinstance(child, ast.stmt) and (mutations := numbers.get(child.lineno)):
                     if inside:
                         at = value.index(child)
-                        value[at:at] = calls(found)
+                        value[at:at] = calls(mutations)
                     else:
-                        outside.extend(found)
+                        outside.extend(mutations)
                 if isinstance(child, ast.AST):
                     visit(child, inside or isinstance(child, ast.FunctionDef))
 
@@ -216,11 +216,11 @@ def tests_of(out: Path) -> dict[int, list[str]]:
         seconds[test] = duration
         if outcome != "passed":
             failed.add(test)
-    found = defaultdict(set)
+    reaching = defaultdict(set)
     for number, test in _read(out / "probes.jsonl"):
         if test in seconds and test not in failed:
-            found[number].add(test)
-    return {number: sorted(tests, key=lambda test: (seconds[test], test)) for number, tests in found.items()}
+            reaching[number].add(test)
+    return {number: sorted(tests, key=lambda test: (seconds[test], test)) for number, tests in reaching.items()}
 
 
 # --- does a test fail
@@ -246,9 +246,9 @@ def run(tree: Path, tests: list[str]) -> tuple[str, str]:
             os._exit(code)
     os.close(writer)
     with os.fdopen(reader) as first:
-        end = time.monotonic() + SECONDS
+        deadline = time.monotonic() + SECONDS
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 return "timeout", ""

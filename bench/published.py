@@ -53,7 +53,7 @@ def filled(page: str, folder: Path) -> str:
     """Return the page with its tables computed from the logs."""
     for name, table in tables(folder).items():
         pattern = rf"(<!-- computed: {name} -->\n).*?(<!-- end -->)"
-        page, count = re.subn(pattern, lambda found, table=table: found[1] + table + found[2], page, flags=re.S)
+        page, count = re.subn(pattern, lambda match, table=table: match[1] + table + match[2], page, flags=re.S)
         if count != 1:
             raise SystemExit(f"{PAGE}: expected one table {name!r}, got {count}")
     return page

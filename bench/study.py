@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 def questions() -> dict[str, str]:
     """Study → the first line of its docstring; a module without ``measure`` is what studies share."""
-    found = {}
+    summaries = {}
     for path in sorted(STUDIES.glob("*/*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "measure" for node in tree.body):
-            found[f"{path.parent.name}/{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return found
+            summaries[f"{path.parent.name}/{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return summaries
 
 
 def main() -> None:

@@ -49,8 +49,8 @@ def _cases(
         if kind == "forward":
             return partial(torch.nn.functional.conv2d, image, filters, None, stride, 1)
         wanted = (kind == "by the input", kind == "by the weight", False)
-        rest = ((stride, stride), (1, 1), (1, 1), False, (0, 0), 1, wanted)
-        return partial(torch.ops.aten.convolution_backward, result, image, filters, None, *rest)
+        geometry = ((stride, stride), (1, 1), (1, 1), False, (0, 0), 1, wanted)
+        return partial(torch.ops.aten.convolution_backward, result, image, filters, None, *geometry)
 
     what = f"{net}'s second layer, {batch} images" + (f" of {rows} rows" if rows > 1 else "")
     layouts = {"torch": torch.contiguous_format, "torch, channels_last": torch.channels_last}

@@ -109,12 +109,12 @@ def _one_by_one(margins: peers.Margins, x_lower: Tensor, x_upper: Tensor, y: Ten
 def _products(count: float, device: torch.device) -> Call:
     """Run square float32 products of ``count`` operations in total; the last has fewer rows."""
     size = min(_LARGEST, 2 ** int(math.log2(count / 2) / 3))
-    whole, rest = divmod(count / 2 / size**2, size)
+    whole, remainder = divmod(count / 2 / size**2, size)
     a, b = torch.rand(2, size, size, device=device)
     out = torch.empty_like(a)
 
     def products() -> None:
-        for rows in [size] * int(whole) + [int(rest)] * (rest >= 1):
+        for rows in [size] * int(whole) + [int(remainder)] * (remainder >= 1):
             torch.mm(a[:rows], b, out=out[:rows])
 
     return products

@@ -34,7 +34,7 @@ def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
 
     # the batch-last layout, used for training on a CPU
     box = ((lower + upper) / 2, (upper - lower) / 2)
-    innermost = [t.detach().contiguous().requires_grad_() for t in (a.permute(2, 1, 0), *(end.t() for end in box))]
+    innermost = [t.detach().contiguous().requires_grad_() for t in (a.permute(2, 1, 0), *(bound.t() for bound in box))]
 
     def innermost_there_and_back() -> tuple[Tensor, ...]:
         relaxed, bias = batch_last_relax(*innermost)

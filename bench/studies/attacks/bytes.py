@@ -57,7 +57,7 @@ def _compare(
 ) -> dict[str, Any]:
     levels = (x.double() * 255).round()
     clean = levels.float() / 255
-    found = {}
+    attacked = {}
     for grid in (None, "1/255"):
         attacker: Any
         if attack == "pgd":
@@ -69,9 +69,9 @@ def _compare(
         begin = time.process_time()
         x_adv = attacker.generate(clean, y)
         seconds = time.process_time() - begin
-        found[grid] = x_adv, _right(net, x_adv, y), seconds
-    x_adv, right, seconds = found["1/255"]
-    float_adv, float_right, float_seconds = found[None]
+        attacked[grid] = x_adv, _right(net, x_adv, y), seconds
+    x_adv, right, seconds = attacked["1/255"]
+    float_adv, float_right, float_seconds = attacked[None]
     with tempfile.TemporaryDirectory() as folder:
         save_images(Path(folder) / "adversarial.npz", x_adv, y)
         loaded = load_data(f"npz:{folder}/adversarial.npz").x

@@ -39,27 +39,27 @@ _CASES = (
 )
 
 
-def _loaded(name: str, most: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+def _loaded(name: str, images: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     torch.set_num_threads(1)
     net, x, y = nets.load(name.removeprefix("zoo:"), None if name.startswith("zoo:") else nets.folder())
-    return net, x[:most], y[:most]
+    return net, x[:images], y[:images]
 
 
-def proved(name: str, epsilon: str, most: int) -> dict[str, Any]:
+def proved(name: str, epsilon: str, images: int) -> dict[str, Any]:
     """Run the proofs alone, three times; return their number and CPU seconds."""
-    net, x, y = _loaded(name, most)
+    net, x, y = _loaded(name, images)
     net(x)
     seconds = []
     for _ in range(3):
         start = time.process_time()
-        found = proved_robust(net, x, y, float(Fraction(epsilon)))
+        verdicts = proved_robust(net, x, y, float(Fraction(epsilon)))
         seconds.append(round(time.process_time() - start, 2))
-    return {"images": len(x), "proved": int(found.proved.sum()), "seconds": seconds}
+    return {"images": len(x), "proved": int(verdicts.proved.sum()), "seconds": seconds}
 
 
-def attacked(name: str, epsilon: str, most: int, queries: int, certify_first: bool) -> dict[str, Any]:
+def attacked(name: str, epsilon: str, images: int, queries: int, certify_first: bool) -> dict[str, Any]:
     """Run one attack; return what it found and what it took, and a hash of its points."""
-    net, x, y = _loaded(name, most)
+    net, x, y = _loaded(name, images)
     attack = AutoAttack(net, float(Fraction(epsilon)), certify_first=certify_first)
     attack.attacks["square"].__dict__["n_queries"] = queries
     with nets.counted(net) as rows:
@@ -93,10 +93,10 @@ def measure(options: argparse.Namespace) -> Results:
     torch.set_num_threads(1)
     if options.json and options.json.exists():
         yield from json.loads(options.json.read_text())["results"].items()
-    for name, epsilon, most in _CASES:
+    for name, epsilon, images in _CASES:
         if options.only not in f"{name} {epsilon}":
             continue
-        case = name, epsilon, min(most, options.images)
+        case = name, epsilon, min(images, options.images)
         if options.proofs:
             yield f"{name} {epsilon}, proofs alone", separately(proved, *case)
             continue
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> Results:
                 "same robust accuracy": plain["accuracy"] == first["accuracy"],
                 "same attack on every image": plain.pop("broken_by") == first.pop("broken_by"),
                 "same points": plain["points sha256"] == first["points sha256"],
-                "times fewer": {part: round(plain[part] / max(first[part], 0.01), 2) for part in ("rows", "seconds")},
+                "times fewer": {key: round(plain[key] / max(first[key], 0.01), 2) for key in ("rows", "seconds")},
             },
         )
     return {"command": "one for each row"}

@@ -98,17 +98,17 @@ def _attacks(norm: str, steps: int) -> list[tuple[str, str, Callable[[nn.Module]
         "sigma-zero": (attacks.SigmaZero, {"steps": 5 * steps}),
         "ensemble": (attacks.MinimumNormEnsemble, {}),
     }
-    found: list[tuple[str, str, Callable[[nn.Module], Any]]] = []
+    entries: list[tuple[str, str, Callable[[nn.Module], Any]]] = []
     for name, (attack, options) in ours.items():
         if norm not in attack.norms:
             continue
-        found.append((name, "pyrobust", lambda model, a=attack, o=options: a(model, norm=norm, batch_size=200, **o)))
+        entries.append((name, "pyrobust", lambda model, a=attack, o=options: a(model, norm=norm, batch_size=200, **o)))
         for peer in peers.installed():
             if (name, norm) in peer.minimum:
                 build = peer.minimum[name, norm]
                 taken = options.get("steps", steps)
-                found.append((name, peer.name, lambda model, b=build, s=taken: b(model, s)))
-    return found
+                entries.append((name, peer.name, lambda model, b=build, s=taken: b(model, s)))
+    return entries
 
 
 def _run(

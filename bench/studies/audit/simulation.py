@@ -76,7 +76,7 @@ class Log:
 
     Attributes:
         rows: idx, label, predict, radius, correct, time of each row.
-        given: arguments of the reader.
+        arguments: those of the reader.
         named: whether the name of the file states sigma.
         text: the file, where it is not the rows.
         largest: largest radius planted in rows that are all right.
@@ -89,7 +89,7 @@ class Log:
     style: str
     classes: int
     rows: list[list[str]]
-    given: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
     named: bool = True
     text: str | None = None
     largest: float | None = None
@@ -177,7 +177,7 @@ def simulate(random: np.random.Generator, combination: tuple[Any, ...], **option
     reading = random.integers(3)
     log.named = bool(reading == 0)
     if reading == 1:
-        log.given = {"n": n, "alpha": alpha, "sigma": sigma}
+        log.arguments = {"n": n, "alpha": alpha, "sigma": sigma}
     return log
 
 
@@ -209,7 +209,7 @@ def _plantable(random: np.random.Generator, **choice: Any) -> Log:
         p = random.beta(1.5, 0.8, len(index))
         choice["accuracy"] = 0.7
     log = simulate(random, (sigma, n, alpha, digits, style), index=index, p=p, **choice)
-    log.named, log.given = True, {"n": n, "alpha": alpha} if n != USUAL[0] or random.random() < 0.5 else {}
+    log.named, log.arguments = True, {"n": n, "alpha": alpha} if n != USUAL[0] or random.random() < 0.5 else {}
     return log
 
 
@@ -351,27 +351,27 @@ def _wrong_name(log: Log, random: np.random.Generator) -> None:
     log.sigma = float(random.choice([sigma for sigma in SIGMAS if sigma != log.sigma]))
 
 
-def _given(**values: Any) -> Callable[[Log, np.random.Generator], None]:
+def _with_arguments(**values: Any) -> Callable[[Log, np.random.Generator], None]:
     def plant(log: Log, random: np.random.Generator) -> None:
-        log.given = values
+        log.arguments = values
 
     return plant
 
 
 def _nothing(log: Log, random: np.random.Generator) -> None:
-    log.given = {}
+    log.arguments = {}
 
 
 def _remade(
     radii: Callable[[npt.NDArray[np.int64], Log, np.random.Generator], npt.NDArray[np.float64]],
-    part: slice = slice(None),
+    share: slice = slice(None),
     show: Callable[[Log, float], str] = Log.show,
 ) -> Callable[[Log, np.random.Generator], None]:
     """Make the radii of a part of the rows again by another function of votes out of 10**6, NaN for an abstention."""
 
     def plant(log: Log, random: np.random.Generator) -> None:
         length = len(log.rows)
-        rows = log.rows[part.start and length // part.start : part.stop and length // part.stop]
+        rows = log.rows[share.start and length // share.start : share.stop and length // share.stop]
         p = np.where(random.random(len(rows)) < 0.25, 1.0, random.beta(4.0, 0.6, len(rows)))
         for row, radius in zip(rows, radii(p, log, random).tolist(), strict=True):
             abstained = np.isnan(radius) or radius < 0
@@ -545,14 +545,14 @@ class Fault:
     def names(self, log: Log, messages: list[str]) -> bool:
         """Whether a message has the cause among its first three explanations."""
         words = [word.format(half=f"sigma {log.sigma / 2:g}", twice=f"sigma {log.sigma * 2:g}") for word in self.cause]
-        return any(word in part for message in messages for part in _first_three(message) for word in words)
+        return any(word in reason for message in messages for reason in _first_three(message) for word in words)
 
 
 def _first_three(message: str) -> list[str]:
     """The first three explanations of a message, or of each of its lists."""
     parts = message.replace("radii, the other rows by", "explained: ").replace("are explained by", "explained: ")
     lists = parts.split("explained: ")[1:] or [message]
-    return [part for listed in lists for part in listed.split("), ")[:3]]
+    return [reason for listed in lists for reason in listed.split("), ")[:3]]
 
 
 _ROWS = ("above-maximum", "unattainable", "parameters", "pile")
@@ -588,8 +588,8 @@ FAULTS: dict[str, Fault] = {
     "prediction below -1": Fault(_set(2, "-3"), ("prediction",)),
     "made with alpha 0.01": Fault(_nothing, _WRONG, {"alpha": 0.01, "n": 100_000}, ("alpha 0.01",)),
     "made with alpha 1e-5": Fault(_nothing, _WRONG, {"alpha": 1e-5, "n": 100_000}, ("alpha 1e-05",)),
-    "alpha 0.01 given": Fault(_given(alpha=0.01), _WRONG, {"n": 100_000}, ("alpha 0.001",)),
-    "n 1,000 given": Fault(_given(n=1000), _WRONG, {"n": 100_000}, ("n 100,000",)),
+    "alpha 0.01 given": Fault(_with_arguments(alpha=0.01), _WRONG, {"n": 100_000}, ("alpha 0.001",)),
+    "n 1,000 given": Fault(_with_arguments(n=1000), _WRONG, {"n": 100_000}, ("n 100,000",)),
     "made with n 10,000": Fault(_nothing, _WRONG, {"n": 10_000}, ("n 10,000",)),
     "sigma of another log in the name": Fault(_wrong_name, _WRONG, {}, ("sigma",)),
     "500 rows of half of sigma": Fault(
@@ -659,13 +659,13 @@ def findings_of(log: Log, folder: Path) -> list[tuple[str, str, str]]:
     name = f"net_sigma_{log.sigma:g}.tsv" if log.named else "net.tsv"
     path = folder / name
     path.write_text(log.content())
-    found = audit(read_certification_log(path, **log.given))
-    return [(finding.kind, finding.severity, finding.message) for finding in found.findings]
+    report = audit(read_certification_log(path, **log.arguments))
+    return [(finding.kind, finding.severity, finding.message) for finding in report.findings]
 
 
 def hidden(log: Log) -> bool:
     """Whether the stated or usual parameters give each radius, as printed, and none piles up below their maximum."""
-    n, alpha = log.given.get("n", USUAL[0]), log.given.get("alpha", USUAL[1])
+    n, alpha = log.arguments.get("n", USUAL[0]), log.arguments.get("alpha", USUAL[1])
     table = np.nan_to_num(_unit_radii(n, alpha)) * log.sigma
     texts = [row[3] for row in log.rows if row[2] != "-1" and float(row[3]) > 0]
     radius = np.array([float(text) for text in texts])
@@ -690,7 +690,7 @@ def describe(log: Log) -> str:
     """Describe how a log was made."""
     return (
         f"sigma {log.sigma:g}, n {log.n:,}, alpha {log.alpha:g}, {log.digits} digits, {log.style}, "
-        f"{len(log.rows):,} rows, {log.classes} classes, {'named' if log.named else 'not named'}, given {log.given}"
+        f"{len(log.rows):,} rows, {log.classes} classes, {'named' if log.named else 'not named'}, given {log.arguments}"
     )
 
 
@@ -722,7 +722,7 @@ def planted_trials(seed: int, name: str, trials: range) -> Iterator[str]:
             yield f"{verdict}: {name} {trial}: {describe(log)}: {findings}"
 
 
-def _part(args: tuple[int, str, int, int]) -> tuple[str, list[str], float]:
+def _trials_of(args: tuple[int, str, int, int]) -> tuple[str, list[str], float]:
     seed, name, first, stop = args
     started = time.perf_counter()
     trials = range(first, stop)
@@ -742,18 +742,18 @@ def measure(options: argparse.Namespace) -> Results:
     done: dict[str, Any] = {}
     if options.out and options.out.exists():
         done = {entry["part"]: entry for entry in map(json.loads, options.out.read_text().splitlines())}
-    parts = [(options.seed, name, 0, options.planted) for name in FAULTS if options.planted]
+    tasks = [(options.seed, name, 0, options.planted) for name in FAULTS if options.planted]
     # Logs of one n and alpha share a table, so that neighbours in the cycle go to one process.
-    parts += [(options.seed, "", first, min(first + 200, options.clean)) for first in range(0, options.clean, 200)]
-    missing = [part for part in parts if f"{part[0]} {part[1]} {part[2]} {part[3]}" not in done]
+    tasks += [(options.seed, "", first, min(first + 200, options.clean)) for first in range(0, options.clean, 200)]
+    missing = [task for task in tasks if f"{task[0]} {task[1]} {task[2]} {task[3]}" not in done]
     with ProcessPoolExecutor(options.processes) as pool:
-        for key, lines, seconds in pool.map(_part, missing):
+        for key, lines, seconds in pool.map(_trials_of, missing):
             done[key] = {"part": key, "seconds": round(seconds, 1), "lines": lines}
             print(key, f"{len(lines)} lines", *(line[:400] for line in lines[:2]), sep="\n  ", flush=True)
             if options.out:
                 with options.out.open("a") as file:
                     file.write(json.dumps(done[key]) + "\n")
-    entries = {part[1:3]: done[f"{part[0]} {part[1]} {part[2]} {part[3]}"] for part in parts}
+    entries = {task[1:3]: done[f"{task[0]} {task[1]} {task[2]} {task[3]}"] for task in tasks}
     for name in FAULTS if options.planted else ():
         verdicts = [line.partition(":")[0] for line in entries[name, 0]["lines"]]
         counts = {verdict: verdicts.count(verdict) for verdict in ("hidden", "another cause", "not found")}

@@ -177,8 +177,8 @@ def compared(
     result["false"] = {tool: float((margins - corners).max()) for tool, margins in first.items()}
     taken: dict[str, list[float]] = {tool: [] for tool in tools}
     loops = {tool: max(1, int(0.02 / result[tool])) for tool in tools}
-    end = time.perf_counter() + min(20.0, max(2.0, 6 * (result["native"] + result[other])))
-    while len(taken[other]) < 5 or time.perf_counter() < end:
+    deadline = time.perf_counter() + min(20.0, max(2.0, 6 * (result["native"] + result[other])))
+    while len(taken[other]) < 5 or time.perf_counter() < deadline:
         for tool, margins in tools.items():
             begin = time.perf_counter()
             for _ in range(loops[tool]):

@@ -38,8 +38,8 @@ print("\\n" + json.dumps(seconds))
 
 def blocks(language: str) -> list[str]:
     """README's blocks in this language, but for those that are not run."""
-    found = re.findall(r"(<!-- not run[^\n]*\n)?```(\w+)\n(.*?)```", README.read_text(), re.DOTALL)
-    return [text for skipped, name, text in found if name == language and not skipped]
+    matches = re.findall(r"(<!-- not run[^\n]*\n)?```(\w+)\n(.*?)```", README.read_text(), re.DOTALL)
+    return [text for skipped, name, text in matches if name == language and not skipped]
 
 
 def python_seconds(order: str) -> dict[str, float]:

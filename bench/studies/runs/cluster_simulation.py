@@ -122,8 +122,8 @@ def rows_of(run: Run, chunk: int) -> bytes:
 def simulate(source: Path, images: int, workers: int, chunk: int, seconds: float, real: bool) -> dict[str, Any]:
     """Return the figures of one case."""
     run = Run(source)
-    own = {name: run.parameters[name] for name in ("n0", "n", "alpha", "radii", "hybrid", "two_class")}
-    parameters = run.parameters | own | {"images": images, "chunk": chunk, "batch_size": 512}
+    method = {name: run.parameters[name] for name in ("n0", "n", "alpha", "radii", "hybrid", "two_class")}
+    parameters = run.parameters | method | {"images": images, "chunk": chunk, "batch_size": 512}
     header = Header(
         "certify", parameters, "net", "", "images", "", run.header.guarantee, run.header.versions, run.header.identity
     )

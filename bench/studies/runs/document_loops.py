@@ -180,8 +180,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Results:
     for name in [options.only] if options.only else LOOPS:
-        for title, own, other in LOOPS[name]():
-            pairs = [(_seconds(own), _seconds(other)) for _ in range(options.runs + 1)][1:]
+        for title, ours, document in LOOPS[name]():
+            pairs = [(_seconds(ours), _seconds(document)) for _ in range(options.runs + 1)][1:]
             ratio = statistics.median(a / b for a, b in pairs)
             first, second = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
             yield {"loop": title, "ratio": round(ratio, 3), "ms": round(first, 1), "document ms": round(second, 1)}

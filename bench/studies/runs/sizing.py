@@ -47,31 +47,31 @@ def sweep(kind: str, out: str, pilot: bool, shard: tuple[int, int] | None) -> fl
 
     torch.set_num_threads(1)
     model, data = zoo.load_model("zoo:digits-smooth-0.25"), zoo.load_data("digits")
-    part: dict[str, Any] = {"out": out, "shard": shard}
-    part |= {"skip": 9, "max_images": 40} if pilot else {}
+    options: dict[str, Any] = {"out": out, "shard": shard}
+    options |= {"skip": 9, "max_images": 40} if pilot else {}
     begin = time.process_time()
     seed = 1 if pilot else 0
     if kind == "certify, fixed n":
-        certify_dataset(RandomizedSmoothing(model, 10, 0.25, seed=seed), data, n=FIXED if pilot else N, **part)
+        certify_dataset(RandomizedSmoothing(model, 10, 0.25, seed=seed), data, n=FIXED if pilot else N, **options)
     elif kind == "certify, sequential":
         smoother = RandomizedSmoothing(model, 10, 0.25, seed=seed)
-        certify_dataset(smoother, data, n=N, method="sequential", radii=RADII, **part)
+        certify_dataset(smoother, data, n=N, method="sequential", radii=RADII, **options)
     elif kind == "attack, AutoAttack":
-        attack_dataset(AutoAttack(model, epsilon=0.1, seed=seed), data, batch_size=8, **part)
+        attack_dataset(AutoAttack(model, epsilon=0.1, seed=seed), data, batch_size=8, **options)
     else:
-        verify_dataset(model, data, epsilons=[0.05, 0.1], batch_size=8, **part)
+        verify_dataset(model, data, epsilons=[0.05, 0.1], batch_size=8, **options)
     return time.process_time() - begin
 
 
 def measured(kind: str, outs: list[Path], pilot: bool = False) -> float:
     """Return the time of a sweep in as many processes as files."""
 
-    def part(i: int) -> float:
+    def cpu_time(i: int) -> float:
         shard = None if len(outs) == 1 else (i + 1, len(outs))
         return separately(sweep, kind, str(outs[i]), pilot, shard)
 
     with ThreadPoolExecutor() as at_once:
-        return max(at_once.map(part, range(len(outs))))
+        return max(at_once.map(cpu_time, range(len(outs))))
 
 
 def plan(pilot: Path, method: str, workers: int) -> dict[str, float]:
@@ -79,8 +79,8 @@ def plan(pilot: Path, method: str, workers: int) -> dict[str, float]:
     options = ["--workers", str(workers), "--images", "382", "--chunk", str(-(-382 // workers)), "--json"]
     options += ["--n-max", str(N), "--radii", ",".join(map(str, RADII))]
     line = [sys.executable, "-m", "pyrobust", "plan", str(pilot), *options]
-    found = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
-    times: dict[str, float] = found["time"][method][0]
+    report = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+    times: dict[str, float] = report["time"][method][0]
     return times
 
 
@@ -98,11 +98,11 @@ def measure(options: argparse.Namespace) -> Results:
                     yield rows[-1]
     summary = {}
     for label, workers in dict.fromkeys((row["sweep"], row["workers"]) for row in rows):
-        own = [row for row in rows if (row["sweep"], row["workers"]) == (label, workers)]
+        group = [row for row in rows if (row["sweep"], row["workers"]) == (label, workers)]
         summary[f"{label}, {workers} workers"] = {
-            "error": statistics.median(row["error"] for row in own),
-            "of images alone": round(statistics.median(row["wall_seconds"] / row["stored"] - 1 for row in own), 3),
-            "inside": sum(row["lower"] <= row["measured"] <= row["upper"] for row in own) / len(own),
+            "error": statistics.median(row["error"] for row in group),
+            "of images alone": round(statistics.median(row["wall_seconds"] / row["stored"] - 1 for row in group), 3),
+            "inside": sum(row["lower"] <= row["measured"] <= row["upper"] for row in group) / len(group),
         }
     return {"summary": summary}
 

@@ -127,8 +127,8 @@ def cell(
 
     ours(0), loop(0)
     pairs: list[tuple[float, float]] = []
-    end = time.perf_counter() + seconds
-    while len(pairs) < _FEWEST_PAIRS or time.perf_counter() < end:
+    deadline = time.perf_counter() + seconds
+    while len(pairs) < _FEWEST_PAIRS or time.perf_counter() < deadline:
         i = 1 + len(pairs) % (_IMAGES - 1)
         if len(pairs) % 2:
             pairs.append((ours(i), loop(i)))
@@ -168,8 +168,8 @@ def of_net(name: str, options: argparse.Namespace) -> Iterator[Row]:
     """The cells of a net."""
     x, model = images_and_net(name)
     context = multiprocessing.get_context("spawn")
-    loops, end = context.Pipe()
-    server = context.Process(target=serve_loops, args=(end, name, options.threads), daemon=True)
+    loops, connection = context.Pipe()
+    server = context.Process(target=serve_loops, args=(connection, name, options.threads), daemon=True)
     server.start()
     for n0, n, batch in product(options.n0, options.n, options.batch):
         begin = time.process_time()

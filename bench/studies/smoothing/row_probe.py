@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> Results:
                 continue
             rows = model.batch_size or (ROWS if kind == "dependent" else 64)
             count = (2 if model.typical else EARLY) if kind == "dependent" else 4
-            found = [refused_at(model, rows, count, seed) for seed in range(options.seeds)]
+            refusals = [refused_at(model, rows, count, seed) for seed in range(options.seeds)]
             yield {
                 "kind": kind,
                 "name": name,
@@ -68,6 +68,6 @@ def measure(options: argparse.Namespace) -> Results:
                 "rate": model.rate,
                 "batches": count,
                 "seeds": options.seeds,
-                "refused_at_first": sum(at == 0 for at, _ in found),
-                "refused": sum(at is not None for at, _ in found),
+                "refused_at_first": sum(at == 0 for at, _ in refusals),
+                "refused": sum(at is not None for at, _ in refusals),
             }

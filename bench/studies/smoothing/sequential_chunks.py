@@ -76,9 +76,9 @@ def measure(options: argparse.Namespace) -> Results:
         for wanted in ([0.5], radii):
             rule = CertificationRule(tuple(wanted), 2, sigma, "gaussian", "l2", N, ALPHA)
             for batch in BATCHES[path.parent.name]:
-                found = [pack(p, rule, batch, SHAPES[path.parent.name], chunk) for chunk in CHUNKS]
+                packed = [pack(p, rule, batch, SHAPES[path.parent.name], chunk) for chunk in CHUNKS]
                 name = f"{path.parent.name} {path.stem}, {'one radius' if len(wanted) == 1 else 'all'}, batch {batch}"
-                yield {"case": name, "chunks": found}
+                yield {"case": name, "chunks": packed}
     return {"seconds": time.process_time() - started, "images": options.images}
 
 

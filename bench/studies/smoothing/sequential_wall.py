@@ -47,7 +47,7 @@ def compare(name: str, images: int, n: int, radius: float) -> dict[str, Any]:
     net, x, y = nets.load(name)
     smoother, data = RandomizedSmoothing(net, 10, SIGMA, grid=None), ImageSet(name, x, y)
     selection = {"skip": max(1, len(data) // images), "max_images": images}
-    found: dict[str, Any] = {"net": name, "threads": torch.get_num_threads()}
+    comparison: dict[str, Any] = {"net": name, "threads": torch.get_num_threads()}
     for method in (*METHODS, "sequential", "hybrid"):
         options = METHODS[method] | ({} if method == "fixed" else {"radii": [radius]})
         with tempfile.TemporaryDirectory() as folder:
@@ -65,10 +65,10 @@ def compare(name: str, images: int, n: int, radius: float) -> dict[str, Any]:
                 "certified": int(((run.table["prediction"] >= 0) & (run.table["radius"] >= radius)).sum()),
                 "undecided": undecided,
             }
-        first = found.get(method)
-        found[method] = figures if first is None or wall < first["wall seconds"] else first
-        found["images"] = len(run)
+        first = comparison.get(method)
+        comparison[method] = figures if first is None or wall < first["wall seconds"] else first
+        comparison["images"] = len(run)
     for method in ("sequential", "hybrid"):
-        found[method]["times faster"] = found["fixed"]["wall seconds"] / found[method]["wall seconds"]
-        found[method]["times fewer samples"] = found["fixed"]["samples"] / found[method]["samples"]
-    return found
+        comparison[method]["times faster"] = comparison["fixed"]["wall seconds"] / comparison[method]["wall seconds"]
+        comparison[method]["times fewer samples"] = comparison["fixed"]["samples"] / comparison[method]["samples"]
+    return comparison

@@ -129,11 +129,11 @@ def measure(options: argparse.Namespace) -> Results:
 
 def methods(classify: WordClassifier, sets: list[tuple[tuple[str, ...], ...]], y: Tensor) -> dict[str, Any]:
     """Share certified and seconds of each method, over the words and over their boxes."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for method in ("ibp", "crown-ibp", "crown"):
         start = time.perf_counter()
         verified = certify_words(classify, sets, y, method=method).verified
-        found[method] = {"certified": float(verified.double().mean()), "seconds": time.perf_counter() - start}
+        results[method] = {"certified": float(verified.double().mean()), "seconds": time.perf_counter() - start}
     points = classify.vectors(pad_choices([classify.indices(text) for text in sets]).flatten().tolist())
     points = points.view(len(sets), -1, LENGTH, SIZE)
     lower, upper = points.amin(1), points.amax(1)
@@ -141,8 +141,8 @@ def methods(classify: WordClassifier, sets: list[tuple[tuple[str, ...], ...]], y
     for method in ("ibp", "crown-ibp", "crown"):
         start = time.perf_counter()
         verified = model.certify(None, y, None, x_lower=lower, x_upper=upper, method=method)
-        found[f"{method} on boxes"] = {
+        results[f"{method} on boxes"] = {
             "certified": float(verified.double().mean()),
             "seconds": time.perf_counter() - start,
         }
-    return found
+    return results

@@ -75,8 +75,8 @@ def measure(options: argparse.Namespace) -> Results:
 def _trained(network: nn.Module, fit: list[tuple[str, int]], synonyms: WordNet, texts: list[str]) -> WordClassifier:
     """A classifier that knows the words of the training texts and the substitutes of all."""
     counts = Counter(word.lower() for text, _ in fit for word in split_words(text).words)
-    known = set(counts) | {word.lower() for text in texts for allowed in _sets(text, synonyms) for word in allowed[1:]}
-    vocabulary = {word: i + 2 for i, word in enumerate(sorted(known))}
+    words = set(counts) | {word.lower() for text in texts for allowed in _sets(text, synonyms) for word in allowed[1:]}
+    vocabulary = {word: i + 2 for i, word in enumerate(sorted(words))}
     torch.manual_seed(0)
     embedding = nn.Embedding(len(vocabulary) + 2, SIZE, padding_idx=1)
     nn.init.normal_(embedding.weight, std=0.1)
@@ -94,11 +94,11 @@ def _measured(model: Counted, synonyms: WordNet, texts: list[str], labels: list[
     for name, keywords in _OURS.items():
         attack = WordSubstitution(model, synonyms, constraints=[protect_words()], max_queries=_QUERIES, **keywords)
         model.sent = 0
-        found = attack.attack(texts, labels)
+        result = attack.attack(texts, labels)
         rows = [
             (success, queries, len(changed), text)
             for success, queries, changed, text, attacked in zip(
-                found.success, found.queries, found.changed, found.texts, found.attacked, strict=True
+                result.success, result.queries, result.changed, result.texts, result.attacked, strict=True
             )
             if attacked
         ]

@@ -104,12 +104,12 @@ def cell(samples: Samples, p: float, widths: int) -> dict[str, Any]:
         "p_value": float(stats.binomtest(hits, rows, 1 - ALPHA, alternative="less").pvalue),
         "width": float(np.mean(sizes)),
     }
-    counts, place = np.unique(samples.positives, return_inverse=True)
+    counts, inverse = np.unique(samples.positives, return_inverse=True)
     others: dict[str, Any] = {
-        name: np.array([f(int(x), samples.attempts) for x in counts])[place] for name, f in OF_VERDICTS.items()
+        name: np.array([f(int(x), samples.attempts) for x in counts])[inverse] for name, f in OF_VERDICTS.items()
     }
-    for name, found in others.items():
-        low, high = np.array(found).T
+    for name, intervals in others.items():
+        low, high = np.array(intervals).T
         row[f"{name}_coverage"] = float(((low <= p) & (p <= high)).mean())
         row[f"{name}_width"] = round(float((high - low).mean()), 6)
     return row

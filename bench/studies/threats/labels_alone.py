@@ -33,10 +33,10 @@ def widths(rng: np.random.Generator, attempts: int, labels: int, accuracy: float
     ease = rng.beta(2 * p, 2 * (1 - p), (BEHAVIOURS, 1)) if attempts > 1 else p
     truth = rng.random((BEHAVIOURS, attempts)) < ease
     verdicts = np.where(rng.random(truth.shape) < accuracy, truth, ~truth).mean(axis=1)
-    known = truth[:labels].mean(axis=1)
-    alone, half, rest = bounds(known, ALPHA), bounds(known, ALPHA / 2), bounds(verdicts[labels:], ALPHA / 4)
-    shift = bounded_mean_interval((1 + known - verdicts[:labels]) / 2, 1, ALPHA / 4)
-    lower, upper = (rest[end] + 2 * shift[end] - 1 for end in (0, 1))
+    labelled = truth[:labels].mean(axis=1)
+    alone, half, unlabelled = bounds(labelled, ALPHA), bounds(labelled, ALPHA / 2), bounds(verdicts[labels:], ALPHA / 4)
+    shift = bounded_mean_interval((1 + labelled - verdicts[:labels]) / 2, 1, ALPHA / 4)
+    lower, upper = (unlabelled[side] + 2 * shift[side] - 1 for side in (0, 1))
     return alone[1] - alone[0], min(half[1], upper) - max(half[0], lower)
 
 
@@ -48,16 +48,16 @@ def measure(options: argparse.Namespace) -> Results:
     rows: list[Row] = []
     for number, (attempts, labels, accuracy, p) in enumerate(CELLS):
         rng = np.random.default_rng(number)
-        found = np.mean([widths(rng, attempts, labels, accuracy, p) for _ in range(options.replicates)], axis=0)
+        means = np.mean([widths(rng, attempts, labels, accuracy, p) for _ in range(options.replicates)], axis=0)
         setting = {"attempts": attempts, "labels": labels, "accuracy": accuracy, "p": p}
-        rows.append(setting | {"labels_width": round(found[0], 4), "difference_width": round(found[1], 4)})
+        rows.append(setting | {"labels_width": round(means[0], 4), "difference_width": round(means[1], 4)})
         yield rows[-1]
     summary = {}
     for attempts in (1, 5):
-        part = [(row["labels_width"], row["difference_width"]) for row in rows if row["attempts"] == attempts]
+        pairs = [(row["labels_width"], row["difference_width"]) for row in rows if row["attempts"] == attempts]
         summary[f"{attempts} attempts"] = {
-            "cells": len(part),
-            "difference narrower": sum(bool(difference < labels) for labels, difference in part),
-            "mean widths": [round(float(mean), 4) for mean in np.mean(part, axis=0)],
+            "cells": len(pairs),
+            "difference narrower": sum(bool(difference < labels) for labels, difference in pairs),
+            "mean widths": [round(float(mean), 4) for mean in np.mean(pairs, axis=0)],
         }
     return {"summary": summary}
