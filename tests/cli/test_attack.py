@@ -125,15 +125,15 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
     assert done.err.splitlines() == ["json: curve.json", "plot: curve.png"]
     assert files(tmp_path) == ["curve.json", "curve.png"]
     assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
-    found = json.loads(Path("curve.json").read_text())
+    curve = json.loads(Path("curve.json").read_text())
     digits = load_data("digits")
     x, y = digits.x[::2][:24], digits.y[::2][:24]
     attack, options = attack_options.choose_attack("pgd", "linf", {"steps": 3})
     points = [0.0, 0.05, 0.1, 0.15000000000000002, 0.2]
     expected = compute_robustness_curve(attack, load_model(MODEL), x, y, points, **options)
-    assert dict(zip(found["epsilons"], found["robust_accuracy"], strict=True)) == expected
-    assert found["data_sha256"] == digits.sha256
-    assert {type(value) for value in found["broken_epsilon"]} == {float, type(None)}
+    assert dict(zip(curve["epsilons"], curve["robust_accuracy"], strict=True)) == expected
+    assert curve["data_sha256"] == digits.sha256
+    assert {type(value) for value in curve["broken_epsilon"]} == {float, type(None)}
     for epsilon, share in expected.items():
         assert cells(done.out, f"linf epsilon {epsilon:.4g}")[0] == f"{100 * share:.1f} %"
     for words in ("PGD in linf and [0, 1], seed 0", "steps 3", digits.sha256[:12], "24 of 382 images (one in 2"):
@@ -150,8 +150,8 @@ def test_own_model_with_another_clip_range(pyrobust: Any, tmp_path: Path) -> Non
     assert float(run.examples([0]).min()) > -0.5
     pyrobust.ok(*mine, "--clip", "none", "--epsilon", "0.75", "--out", "free.db")
     assert Run("free.db").parameters["clip"] is None
-    own = [*mine[:-1], "pyrobust.attacks:FGSM"]  # gets clip=None by name
-    pyrobust.ok(*own, "--clip", "none", "--epsilon", "0.75", "--out", "own.db")
+    command = [*mine[:-1], "pyrobust.attacks:FGSM"]  # gets clip=None by name
+    pyrobust.ok(*command, "--clip", "none", "--epsilon", "0.75", "--out", "own.db")
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -160,20 +160,20 @@ def test_minimum(pyrobust: Any, tmp_path: Path) -> None:
     done = pyrobust.ok(*few, "--confirm", "0.3", "--plot", "a.svg", "--json", "a.json")
     name = "attack-fab-t-digits-smooth-0.25-digits-l2-minimum.db"
     assert files(tmp_path) == ["a.json", "a.svg", name]
-    run, found = Run(name), json.loads(Path("a.json").read_text())
+    run, summary = Run(name), json.loads(Path("a.json").read_text())
     distance = np.sort(run.table["distance"])
     for row, value in (("l2 distance, lower quartile", distance[1]), ("median", distance[3])):
         assert cells(done.out, row)[0] == f"{value:.4g}"
-    [confirmation] = found["curve"]["confirmations"]
+    [confirmation] = summary["curve"]["confirmations"]
     before = run.robust_accuracy(epsilon=0.3).successes
     assert (confirmation["epsilon"], confirmation["examples"]) == (0.3, before)
     right = int(cells(done.out, "l2 epsilon 0.3")[1])
     assert right == before - confirmation["broken"]
-    assert sum(value is None or value > 0.3 for value in found["curve"]["broken_epsilon"]) == right
-    assert found["distance_quantiles"]["0.5"] == distance[3]
+    assert sum(value is None or value > 0.3 for value in summary["curve"]["broken_epsilon"]) == right
+    assert summary["distance_quantiles"]["0.5"] == distance[3]
     text = " ".join(done.out.split())
     assert "Intervals are pointwise, of the accuracy under this attack, and no lower bound of robustness" in text
-    assert "no lower bound of robustness" in " ".join(found["about"])
+    assert "no lower bound of robustness" in " ".join(summary["about"])
     again = pyrobust(*few, "--json", "-", "--max", "8")
     assert "already complete, 8 of 8 done" in again.err
     assert json.loads(again.out)["curve"]["confirmations"] == []

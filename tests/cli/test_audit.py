@@ -57,17 +57,17 @@ def test_json(pyrobust: Any) -> None:
     log("empty.tsv", "")
     done = pyrobust("audit", "log_sigma0.25.tsv", "empty.tsv", "--json", "-")
     assert done.status == 2
-    found = json.loads(done.out)
-    assert found["exit_status"] == 2
-    assert [entry["exit_status"] for entry in found["logs"]] == [0, 2]
-    assert "the file is empty" in found["logs"][1]["error"]
-    metrics = found["logs"][0]["metrics"]
+    report = json.loads(done.out)
+    assert report["exit_status"] == 2
+    assert [entry["exit_status"] for entry in report["logs"]] == [0, 2]
+    assert "the file is empty" in report["logs"][1]["error"]
+    metrics = report["logs"][0]["metrics"]
     assert len(metrics["survival"]["share"]) == 501
     assert metrics["images"] == 2000
     assert "log_sigma0.25.tsv: 2,000 rows" in done.err
     written = pyrobust("audit", "log_sigma0.25.tsv", "--json", "audit.json")
     assert "written: audit.json" in written.err
-    assert json.loads(Path("audit.json").read_text())["logs"][0] == found["logs"][0]
+    assert json.loads(Path("audit.json").read_text())["logs"][0] == report["logs"][0]
 
 
 def test_formats_on_standard_output_and_in_files(pyrobust: Any) -> None:

@@ -77,10 +77,10 @@ def test_json(pyrobust: Any, tmp_path: Path) -> None:
     first = pyrobust.ok(*arguments, "d.json", "--replace")
     assert "json: d.json" in first.err
     text = (tmp_path / "d.json").read_text()
-    found = json.loads(text)
-    assert (found["exit_status"], found["verdict"], found["findings"]) == (0, "nothing found", [])
-    assert (found["epsilon"], found["norm"], found["examples"]) == (8 / 255, "linf", 12)
-    assert found["model"] == "zoo:digits-smooth-0.25"
+    report = json.loads(text)
+    assert (report["exit_status"], report["verdict"], report["findings"]) == (0, "nothing found", [])
+    assert (report["epsilon"], report["norm"], report["examples"]) == (8 / 255, "linf", 12)
+    assert report["model"] == "zoo:digits-smooth-0.25"
     # over the earlier one, and on standard output
     pyrobust.ok(*arguments, "d.json")
     assert (tmp_path / "d.json").read_text() == text

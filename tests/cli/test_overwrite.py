@@ -24,9 +24,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two shards, in a folder that no test writes to."""
     folder = tmp_path_factory.mktemp("made")
     smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25)
-    for part in (1, 2):
+    for number in (1, 2):
         certify_dataset(
-            smoother, load_data("digits"), n=100, max_images=4, shard=(part, 2), out=folder / f"part{part}.db"
+            smoother, load_data("digits"), n=100, max_images=4, shard=(number, 2), out=folder / f"part{number}.db"
         )
     return folder
 

@@ -36,14 +36,14 @@ def test_a_text_log(pyrobust: Any) -> None:
 
 def test_json_and_the_usual_radii(pyrobust: Any) -> None:
     done = pyrobust("plan", log(), "--json", "--n-max", "5000", "--alpha", "0.01", "--hybrid", "0.25", "--n0", "10")
-    found = json.loads(done.out)
-    assert found["radii"][:2] == [0.25, 0.5]
-    assert (found["n_max"], found["alpha"], found["hybrid"], found["n0"]) == (5000, 0.01, 0.25, 10)
-    fixed, sequential, hybrid = found["methods"]
+    plan = json.loads(done.out)
+    assert plan["radii"][:2] == [0.25, 0.5]
+    assert (plan["n_max"], plan["alpha"], plan["hybrid"], plan["n0"]) == (5000, 0.01, 0.25, 10)
+    fixed, sequential, hybrid = plan["methods"]
     assert fixed["samples"] == 5010
     assert sequential["samples"] < hybrid["samples"] < 5010
-    assert all(error <= 0.01 for method in found["methods"] for error in method["error"])
-    assert "budget" not in found
+    assert all(error <= 0.01 for method in plan["methods"] for error in method["error"])
+    assert "budget" not in plan
     sigma = ("--sigma", "0.25", "--n-max", "500", "--budget", "1e6")  # that the name of the file does not state
     assert json.loads(pyrobust("plan", log("unknown.tsv"), "--json", *sigma).out)["budget"] == 1e6
 
@@ -53,19 +53,19 @@ def test_a_pilot_run(pyrobust: Any) -> None:
     pyrobust.ok("certify", *sweep, "--n", "500", "--seed", "3", "--out", "pilot.db")
     done = pyrobust("plan", "pilot.db", "--radii", "0.25", "--json", "--n-max", "10000")
     assert "noise of seed 3: certify with another --seed" in done.err
-    found = json.loads(done.out)
-    assert found["images"] == 8
-    assert found["sigma"] == 0.25
+    plan = json.loads(done.out)
+    assert plan["images"] == 8
+    assert plan["sigma"] == 0.25
     refused = pyrobust("plan", "pilot.db", "--sigma", "0.5").error
     assert "--sigma: expected none for pilot.db, which states 0.25, got 0.5; leave it out" in refused
-    assert found["methods"][1]["samples"] < 10_100
+    assert plan["methods"][1]["samples"] < 10_100
     sequential = ("--method", "sequential", "--radii", "0.1", "--n", "200", "--out", "sequential.db")
     pyrobust.ok("certify", *sweep, *sequential)
     refused = pyrobust("plan", "sequential.db").error
     assert "sequential.db: expected a run with a fixed n, got a sequential one" in refused
-    found = json.loads(pyrobust("plan", "sequential.db", "--workers", "2", "--chunk", "16", "--json").out)
-    assert [list(found), list(found["time"])] == [["kind", "time", "pilot"], ["certify"]]
-    (time,) = found["time"]["certify"]
+    plan = json.loads(pyrobust("plan", "sequential.db", "--workers", "2", "--chunk", "16", "--json").out)
+    assert [list(plan), list(plan["time"])] == [["kind", "time", "pilot"], ["certify"]]
+    (time,) = plan["time"]["certify"]
     assert (time["images"], time["workers"], time["chunk"]) == (382, 2, 16)
 
 
@@ -76,16 +76,16 @@ def test_time_on_workers(pyrobust: Any) -> None:
     change("pilot.db", "UPDATE result SET seconds = CASE idx WHEN 0 THEN 9.0 ELSE 0.5 END")
     options = ("--radii", "0.25", "--n-max", "900", "--images", "1001")
     done = pyrobust("plan", "pilot.db", *options, "--workers", "1,10", "--json")
-    found = json.loads(done.out)
-    one, ten = found["time"]["fixed"]
+    plan = json.loads(done.out)
+    one, ten = plan["time"]["fixed"]
     assert one["wall_seconds"] == pytest.approx(1001)
     assert ten["wall_seconds"] == pytest.approx(101)
     assert ten["worker_seconds"] == pytest.approx(1001)
     assert ten["waiting"] == pytest.approx(1 - 1001 / 1010)
-    sequential = found["time"]["sequential"][0]["worker_seconds"]
-    assert sequential == pytest.approx(1001 * found["methods"][1]["samples"] * 0.001, rel=0.15)
-    assert "6 images, 0.5 s each, on " in found["pilot"][0]
-    assert "took 18.00 times the median of the others" in found["pilot"][0]
+    sequential = plan["time"]["sequential"][0]["worker_seconds"]
+    assert sequential == pytest.approx(1001 * plan["methods"][1]["samples"] * 0.001, rel=0.15)
+    assert "6 images, 0.5 s each, on " in plan["pilot"][0]
+    assert "took 18.00 times the median of the others" in plan["pilot"][0]
     table = " ".join(pyrobust("plan", "pilot.db", *options, "--workers", "10").out.split())
     assert "Time: 1,001 images" in table
     assert " 101 s " in table
@@ -99,11 +99,11 @@ def test_time_of_an_attack(pyrobust: Any) -> None:
         options = ("--max", "24", "--shard", shard, "--batch-size", "4", "--order", "random", "--out", f"{shard[0]}.db")
         pyrobust.ok("attack", *attack, *options)
     done = pyrobust.ok("plan", "1.db", "2.db", "--workers", "3", "--json")
-    found = json.loads(done.out)
-    (time,) = found["time"]["attack"]
-    assert (found["kind"], time["images"], time["chunk"]) == ("attack", 382, 4)
+    plan = json.loads(done.out)
+    (time,) = plan["time"]["attack"]
+    assert (plan["kind"], time["images"], time["chunk"]) == ("attack", 382, 4)
     assert 0 < time["standard_error"] < time["worker_seconds"] <= 3 * time["wall_seconds"]
-    assert "Pilot: 24 images" in found["pilot"][0]
+    assert "Pilot: 24 images" in plan["pilot"][0]
     assert "1.db: expected a run with a fixed n, got attack" in pyrobust("plan", "1.db").error
     pyrobust.ok("attack", *attack, "--max", "4", "--out", "one.db")
     assert "Timed as one chunk" in pyrobust("plan", "one.db", "--workers", "2").out

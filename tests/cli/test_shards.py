@@ -189,9 +189,9 @@ def test_missing_tells_unfinished_shards_from_written_and_absent_ones(pyrobust: 
     shards[3].unlink()
     remove_rows(shards[2], 4)
     with being_written(shards[2]):
-        found = pyrobust("missing", "runs")
-        assert (found.status, found.out) == (0, "1,4\n")
-        assert found.err.splitlines() == [
+        done = pyrobust("missing", "runs")
+        assert (done.status, done.out) == (0, "1,4\n")
+        assert done.err.splitlines() == [
             f"shard 1/4: 2 of 5 images in {shards[0]}",
             f"shard 3/4: being written in {shards[2]}",
             "shard 4/4: no file",
@@ -199,7 +199,7 @@ def test_missing_tells_unfinished_shards_from_written_and_absent_ones(pyrobust: 
         assert pyrobust("missing", "runs", "--running").out == "1,3-4\n"
         described = json.loads(pyrobust("missing", "runs", "--json", "-").out)
         assert (described["missing"], described["running"]) == ("1,4", "3")
-        assert [part["done"] for part in described["parts"]] == [2, 5, None, 0]
+        assert [shard["done"] for shard in described["parts"]] == [2, 5, None, 0]
     assert pyrobust("missing", "runs").out == "1,3-4\n"
     pyrobust("missing", *shards[:2], "--json", "state.json")
     assert pyrobust("missing", *shards[:2], "--json", "state.json").out == "1,3-4\n"
@@ -213,8 +213,8 @@ def test_missing_names_the_chunks_of_a_run_that_is_not_divided(pyrobust: Any) ->
     pyrobust.ok(*SWEEP, *two_images_a_chunk, "--out", "run.db")
     assert (pyrobust("missing", "run.db").out, pyrobust("missing", "run.db").err) == ("", "complete\n")
     remove_rows(Path("run.db"), 9)
-    found = pyrobust("missing", "run.db")
-    assert (found.out, found.err) == ("6-9\n", "run: 10 of 18 images in run.db\n")
+    done = pyrobust("missing", "run.db")
+    assert (done.out, done.err) == ("6-9\n", "run: 10 of 18 images in run.db\n")
 
 
 def test_merge_overwrites_nothing_and_names_what_lacks(pyrobust: Any, shards: list[Path]) -> None:

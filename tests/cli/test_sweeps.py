@@ -176,21 +176,21 @@ def test_summaries_hold_the_rates_of_the_run(pyrobust, tmp_path, command):
     done = pyrobust.ok(*arguments, "--json", "run.json")
     assert "json: run.json" in done.err
     text = (tmp_path / "run.json").read_text()
-    found, run = json.loads(text), Run(tmp_path / "run.db")
-    assert (found["kind"], found["images"], found["complete"], found["path"]) == (command, 6, True, "run.db")
-    assert found["parameters"] == run.parameters
-    assert found["clean_accuracy"] == run.clean_accuracy().to_dict()
+    summary, run = json.loads(text), Run(tmp_path / "run.db")
+    assert (summary["kind"], summary["images"], summary["complete"], summary["path"]) == (command, 6, True, "run.db")
+    assert summary["parameters"] == run.parameters
+    assert summary["clean_accuracy"] == run.clean_accuracy().to_dict()
     if command == "certify":
-        radii = [entry["radius"] for entry in found["certified_accuracy"]]
-        assert [entry["value"] for entry in found["certified_accuracy"]] == run.certified_accuracy(radii).tolist()
-        assert found["mean_radius_correct_only"] == pytest.approx(run.table["radius"][run.correct].mean())
-        assert found["average_certified_radius"]["value"] <= found["mean_radius_correct_only"]
+        radii = [entry["radius"] for entry in summary["certified_accuracy"]]
+        assert [entry["value"] for entry in summary["certified_accuracy"]] == run.certified_accuracy(radii).tolist()
+        assert summary["mean_radius_correct_only"] == pytest.approx(run.table["radius"][run.correct].mean())
+        assert summary["average_certified_radius"]["value"] <= summary["mean_radius_correct_only"]
     elif command == "attack":
-        assert found["robust_accuracy"] == run.robust_accuracy().to_dict()
-        assert sum(found["broken_by"].values()) == 6 - found["robust_accuracy"]["successes"]
+        assert summary["robust_accuracy"] == run.robust_accuracy().to_dict()
+        assert sum(summary["broken_by"].values()) == 6 - summary["robust_accuracy"]["successes"]
     elif command == "verify":
-        assert [entry["epsilon"] for entry in found["verified_accuracy"]] == [1 / 255, 0.02]
-        for entry in found["verified_accuracy"]:
+        assert [entry["epsilon"] for entry in summary["verified_accuracy"]] == [1 / 255, 0.02]
+        for entry in summary["verified_accuracy"]:
             assert sum(entry["verdicts"].values()) == 6
     # again, over the earlier summary: the run is resumed and nothing changes
     pyrobust.ok(*arguments, "--json", "run.json")

@@ -116,8 +116,8 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     os.close(child)
     shown = b""
     with contextlib.suppress(OSError):  # the terminal closes
-        while part := os.read(parent, 4096):
-            shown += part
+        while output := os.read(parent, 4096):
+            shown += output
     os.close(parent)
     assert watching.wait(TIMEOUT_S) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())

@@ -177,9 +177,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 @pytest.fixture
 def blocks() -> dict[str, str]:
     """The page's shell commands, by their first word that matters here."""
-    found = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.S)
+    scripts = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.S)
     names = {"file": "#!/bin/bash", "submit": "job=$(", "again": "again=$("}
-    return {name: next(block for block in found if block.startswith(begin)) for name, begin in names.items()}
+    return {name: next(block for block in scripts if block.startswith(begin)) for name, begin in names.items()}
 
 
 @pytest.fixture
@@ -211,8 +211,8 @@ def images(folder: Path, number: int) -> int:
 
 def processes(slurm: Slurm, job: str, number: int) -> list[int]:
     """The processes of a task; the number that Slurm gives a task of an array as a job is not that of the array."""
-    own = slurm.run("squeue", "--array", "--noheader", "--format=%A", f"--jobs={job}_{number}")
-    lines = slurm.run("scontrol", "listpids", own).splitlines()[1:]
+    job_id = slurm.run("squeue", "--array", "--noheader", "--format=%A", f"--jobs={job}_{number}")
+    lines = slurm.run("scontrol", "listpids", job_id).splitlines()[1:]
     return [int(line.split()[0]) for line in lines if int(line.split()[0]) > 0]
 
 

@@ -33,9 +33,9 @@ def names(table):
 
 
 def row(table, start):
-    found = [row for row in table.rows if row[0] == start] or [row for row in table.rows if row[0].startswith(start)]
-    assert len(found) == 1, [row[0] for row in table.rows]
-    return found[0][1:]
+    matches = [row for row in table.rows if row[0] == start] or [row for row in table.rows if row[0].startswith(start)]
+    assert len(matches) == 1, [row[0] for row in table.rows]
+    return matches[0][1:]
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +71,20 @@ def test_sureness_comes_first_then_accuracy():
 
 def test_figures_match_the_log():
     table = comparison_table([GOOD, POOR], [0.0, 0.3, 99.0], alpha=0.1, delta=0.01)
-    for place, log in enumerate((GOOD, POOR)):
+    for column, log in enumerate((GOOD, POOR)):
         for radius in (0.0, 0.3, 99.0):
             count = int((log.certified & (log.radius >= radius)).sum())
-            cell = row(table, f"certified at {radius:g}")[place]
+            cell = row(table, f"certified at {radius:g}")[column]
             assert cell.value == count / len(log)
             assert cell.lower <= cell.value <= cell.upper
             # at alpha 0.001 and ten images, one false certificate leaves a probability below 0.01
-            assert row(table, f"of these at least, at {radius:g}")[place].value == max(0, count - 0) / len(log)
-        assert row(table, "images")[place] == len(log)
-        assert row(table, "n")[place] == 1000
-        assert row(table, "share with p_A below 1/2")[place].value == 0.2
+            assert row(table, f"of these at least, at {radius:g}")[column].value == max(0, count - 0) / len(log)
+        assert row(table, "images")[column] == len(log)
+        assert row(table, "n")[column] == 1000
+        assert row(table, "share with p_A below 1/2")[column].value == 0.2
         p_a = np.where(log.certified, [1000, 999, 950, 900, 800, 700, 650, 990, 0, 0], 0) / 1000
         if log is GOOD:
-            assert row(table, "area")[place].value == pytest.approx(np.maximum(0, 2 * p_a - 1).mean())
+            assert row(table, "area")[column].value == pytest.approx(np.maximum(0, 2 * p_a - 1).mean())
     assert "90 % intervals" in " ".join(table.notes)
     assert "at most 0.01" in " ".join(table.details)
 
@@ -137,12 +137,12 @@ def test_runs_have_exact_votes_and_their_hashes(stored):
     assert not any(cells[0].startswith("the area") for cells in table.rows)
     assert row(table, "method") == ("gaussian smoothing", "ibp")
     assert row(table, "sigma") == ("0.25", None)
-    for place, log in enumerate((smooth, proved)):
-        assert row(table, "data sha256")[place] == log.header.data_sha256[:12]
-        assert row(table, "model sha256")[place] == log.header.model_sha256[:12]
-        assert row(table, "certified at 0.1")[place].value == np.mean(log.certified & (log.radius >= 0.1))
+    for column, log in enumerate((smooth, proved)):
+        assert row(table, "data sha256")[column] == log.header.data_sha256[:12]
+        assert row(table, "model sha256")[column] == log.header.model_sha256[:12]
+        assert row(table, "certified at 0.1")[column].value == np.mean(log.certified & (log.radius >= 0.1))
         # a verification with radius 0 has proved nothing
-        assert row(table, "certified at 0")[place].value == np.mean(log.certified)
+        assert row(table, "certified at 0")[column].value == np.mean(log.certified)
     # proofs are not false
     assert row(table, "of these at least, at 0.1")[1].value == row(table, "certified at 0.1")[1].value
     from pyrobust.evaluation import Run
@@ -250,13 +250,13 @@ def test_bounds_of_a_classifier_stand_in_one_column(runs: list[Run]) -> None:
     table = robustness_table(runs)
     assert [column.name for column in table.columns] == ["", SMOOTH, IBP]
     rows = {str(row[0]): row[1:] for row in table.rows}
-    for place, name in enumerate((SMOOTH, IBP)):
-        own = [run for run in runs if run.header.model == name]
+    for index, name in enumerate((SMOOTH, IBP)):
+        classifier_runs = [run for run in runs if run.header.model == name]
         for epsilon, text in zip(EPSILONS, ("8/255", "0.1"), strict=True):
-            upper = next(run for run in own if run.parameters.get("epsilon") == epsilon).robust_accuracy()
-            lower = own[-1].verified_accuracy(epsilon)
-            assert rows[f"linf {text}: robust under attack, FGSM"][place] == quantity(upper)
-            assert rows[f"linf {text}: verified, ibp"][place] == quantity(lower)
+            upper = next(run for run in classifier_runs if run.parameters.get("epsilon") == epsilon).robust_accuracy()
+            lower = classifier_runs[-1].verified_accuracy(epsilon)
+            assert rows[f"linf {text}: robust under attack, FGSM"][index] == quantity(upper)
+            assert rows[f"linf {text}: verified, ibp"][index] == quantity(lower)
             assert lower.value <= upper.value
     assert not any("CROSSING" in note for note in table.notes)
 
@@ -324,11 +324,11 @@ def test_minimum_norm_runs_stand_beside_others(runs: list[Run]) -> None:
     smooth, ibp = nearest(SMOOTH), nearest(IBP)
     table = robustness_table([smooth, ibp, runs[0]])
     rows = {str(row[0]): row[1:] for row in table.rows}
-    for place, run in enumerate((smooth, ibp)):
+    for column, run in enumerate((smooth, ibp)):
         # The epsilon of the other attack is one of the rows.
-        share = rows["linf 8/255: robust under attack, FAB, 2 steps"][place]
+        share = rows["linf 8/255: robust under attack, FAB, 2 steps"][column]
         assert share == quantity(run.robust_accuracy(epsilon=8 / 255))
-        median = rows["linf distance, median: FAB, 2 steps"][place]
+        median = rows["linf distance, median: FAB, 2 steps"][column]
         assert isinstance(median, Quantity)
         assert median.value == np.sort(run.table["distance"])[3]
     assert any("no lower bound of robustness" in note for note in table.details)
@@ -351,12 +351,12 @@ def test_curves_of_other_images_or_norms_are_refused(runs: list[Run]) -> None:
 
 
 def test_a_crossing_of_a_nearest_example_is_reported() -> None:
-    proof, found = verified(IBP), nearest(IBP, images=100)
-    assert not any("CROSSING" in note for note in robustness_table([found, proof]).notes)
-    distance = found.table["distance"]
-    index = int(np.flatnonzero(np.isin(found.table["index"], proof.table["index"]) & (distance > 0))[0])
-    row = np.flatnonzero(proof.table["index"] == found.table["index"][index])
+    proof, attack = verified(IBP), nearest(IBP, images=100)
+    assert not any("CROSSING" in note for note in robustness_table([attack, proof]).notes)
+    distance = attack.table["distance"]
+    index = int(np.flatnonzero(np.isin(attack.table["index"], proof.table["index"]) & (distance > 0))[0])
+    row = np.flatnonzero(proof.table["index"] == attack.table["index"][index])
     proof.table["radius"][:] = 0.0
     proof.table["radius"][row] = distance[index]
-    [note] = [note for note in robustness_table([found, proof]).notes if "CROSSING" in note]
-    assert f"image {found.table['index'][index]}," in note
+    [note] = [note for note in robustness_table([attack, proof]).notes if "CROSSING" in note]
+    assert f"image {attack.table['index'][index]}," in note

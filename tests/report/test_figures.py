@@ -158,7 +158,7 @@ def test_colours_are_distinct_for_colour_blind_readers():
         [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
         [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
     ]
-    colours = np.array([to_rgb(line_style(place)["color"]) for place in range(6)])
+    colours = np.array([to_rgb(line_style(index)["color"]) for index in range(6)])
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     for kind in kinds:
         seen = [lab(np.array(kind) @ colour) for colour in linear]

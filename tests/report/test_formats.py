@@ -22,8 +22,8 @@ ODD = '50%_of $x^2$ & #1 {a}~b\\c|d<e>*f*[g](h) `i` "j" --k'
 
 
 def table(*rows, columns=("what", "net"), notes=(), title="A table"):
-    head, *rest = columns
-    return ReportTable(title, (Column(head, "left"), *map(Column, rest)), (tuple(rows),), notes)
+    head, *others = columns
+    return ReportTable(title, (Column(head, "left"), *map(Column, others)), (tuple(rows),), notes)
 
 
 def parsed(text):
@@ -58,12 +58,12 @@ def test_printed_intervals_enclose_the_exact_ones(value, width, digits):
 
 def test_csv_keeps_every_value():
     rows = [("rate", Quantity(0.1 + 0.2, 0.1, 1 / 3)), ("n", 100_000), (ODD, 0.001), ("none", None), ("no", math.nan)]
-    found = parsed(format_table(table(*rows), "csv"))
-    assert found[0] == ["what", "net", "net lower", "net upper"]
-    assert [float(field) for field in found[1][1:]] == [0.1 + 0.2, 0.1, 1 / 3]
-    assert found[2] == ["n", "100000", "", ""]
-    assert found[3] == [ODD, "0.001", "", ""]
-    assert found[4:] == [["none", "", "", ""], ["no", "", "", ""]]
+    lines = parsed(format_table(table(*rows), "csv"))
+    assert lines[0] == ["what", "net", "net lower", "net upper"]
+    assert [float(field) for field in lines[1][1:]] == [0.1 + 0.2, 0.1, 1 / 3]
+    assert lines[2] == ["n", "100000", "", ""]
+    assert lines[3] == [ODD, "0.001", "", ""]
+    assert lines[4:] == [["none", "", "", ""], ["no", "", "", ""]]
 
 
 def test_csv_follows_the_rfc():
@@ -103,12 +103,12 @@ def test_csv_escapes_formulas(start):
 @given(st.text(), st.floats(), st.integers())
 def test_json_and_csv_hold_anything(name, number, whole):
     made = table((name, number), (name, whole), (name, Quantity(number)), title=name, notes=(name,))
-    found = json.loads(format_table(made, "json"), parse_constant=pytest.fail)
-    assert found["columns"] == ["what", "net"]
-    assert found["rows"][1][1] == whole
+    document = json.loads(format_table(made, "json"), parse_constant=pytest.fail)
+    assert document["columns"] == ["what", "net"]
+    assert document["rows"][1][1] == whole
     expected = number if math.isfinite(number) else None
-    assert found["rows"][0][1] == expected
-    assert found["rows"][2][1] == {"value": expected, "lower": None, "upper": None}
+    assert document["rows"][0][1] == expected
+    assert document["rows"][2][1] == {"value": expected, "lower": None, "upper": None}
     assert len(parsed(format_table(made, "csv"))) == 4
     assert format_table(made, "md").encode().count(b"\n| ") == 5
     format_table(made, "tex").encode()
@@ -121,7 +121,7 @@ def latex_meaning(text):
     words |= {"textless": "<", "textgreater": ">", "textbar": "|"}
     text = re.sub(
         r"\\(text[a-z]+)\{\}",
-        lambda found: {"\\": "\0b", "~": "\0t", "^": "\0c"}.get(words[found[1]], words[found[1]]),
+        lambda match: {"\\": "\0b", "~": "\0t", "^": "\0c"}.get(words[match[1]], words[match[1]]),
         text,
     )
     text = re.sub(r"\{([-`])\}", r"\1", text)

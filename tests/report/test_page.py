@@ -65,10 +65,10 @@ def headings(page):
     return re.findall(r"<h[1-4][^>]*>(?:<bdi>)?([^<]*)", page)
 
 
-def rows(page, place=0):
+def rows(page, table=0):
     """Columns of the table of all examples of a subject, by name."""
-    found = re.findall(r'class="rows-data">(.*?)</script>', page)
-    return {column["name"]: column for column in json.loads(found[place])}
+    tables = re.findall(r'class="rows-data">(.*?)</script>', page)
+    return {column["name"]: column for column in json.loads(tables[table])}
 
 
 def test_a_certification_alone(smoother, digits):
@@ -139,9 +139,9 @@ def test_attacks_on_the_network_do_not_bound_the_smoothed_classifier(smoother, a
 def test_minimum_norm_attacks_and_their_pictures(model, digits):
     run = attack_dataset(DDN(model, norm="l2", steps=5), digits, minimum=True, max_images=12, model_name=NAME)
     page = page_html(run)
-    found = int((run.correct & np.isfinite(run.table["distance"])).sum())
-    assert len(re.findall(r"<img ", page)) == 12 + 2 * found
-    assert len(re.findall("data-scale", page)) == found
+    adversarial = int((run.correct & np.isfinite(run.table["distance"])).sum())
+    assert len(re.findall(r"<img ", page)) == 12 + 2 * adversarial
+    assert len(re.findall("data-scale", page)) == adversarial
 
 
 def test_a_log_of_text(tmp_path):
@@ -286,11 +286,11 @@ def test_sandwiches(smoother, digits, sandwich):
 def test_shares_by_confidence_and_paired_tests(model, digits, sandwich):
     both = [sandwich, sandwich_dataset(model, digits, max_images=20, model_name=NAME)]
     subjects = subjects_of([each.run for each in both])
-    found = confidence_table(subjects[0])
+    confidence = confidence_table(subjects[0])
     shares, edges = both[0].shares_by_confidence([subjects[0].headline])
-    assert [row[1] for row in found.table.rows] == [each.n for each in shares.shares]
-    assert str(found.table.rows[0][0]) == f"up to {edges[0]:.6g}"
-    assert [(row[2].value, row[2].lower) for row in found.table.rows] == [
+    assert [row[1] for row in confidence.table.rows] == [each.n for each in shares.shares]
+    assert str(confidence.table.rows[0][0]) == f"up to {edges[0]:.6g}"
+    assert [(row[2].value, row[2].lower) for row in confidence.table.rows] == [
         (each.certified[0].value, each.certified[0].lower) for each in shares.shares
     ]
     radii = [radius for radius in subjects[0].radii if radius > 0][:8]
@@ -379,8 +379,8 @@ def test_a_radius_beyond_proofs_and_attacks_is_no_result(proof, attack):
 @pytest.mark.parametrize(("images", "interval"), [(5, "0 to ∞"), (6, "0 to 5"), (9, "1 to 7")])
 def test_the_median_of_few_images_has_its_exact_interval(images, interval):
     """The ends are the extreme values from six images on: the median is beyond all of five with probability 1/16."""
-    found = _median("Median", np.arange(images)[::-1].astype(float), 0.05)
-    assert found == KeyNumber("Median", f"{(images - 1) // 2}", interval)
+    median = _median("Median", np.arange(images)[::-1].astype(float), 0.05)
+    assert median == KeyNumber("Median", f"{(images - 1) // 2}", interval)
 
 
 def test_the_survival_curve_has_a_band():

@@ -278,8 +278,8 @@ def test_axe_finds_nothing_serious(browser, request, theme, page, opens):
         browser.find_element(By.CSS_SELECTOR, opens).click()
     browser.execute_script(AXE.read_text())
     browser.set_script_timeout(120)
-    found = browser.execute_async_script("axe.run().then(arguments[0])")["violations"]
-    assert [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found] == []
+    violations = browser.execute_async_script("axe.run().then(arguments[0])")["violations"]
+    assert [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in violations] == []
 
 
 def test_a_page_in_progress_reloads_itself_unless_it_is_used(browser, tmp_path):

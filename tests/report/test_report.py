@@ -197,7 +197,7 @@ def test_epsilons_are_shown_as_fractions() -> None:
 def test_rates_of_a_kind_are_in_its_table_and_summary(predictions: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     right = [estimate_rate(6, 8, 0.1), estimate_rate(3, 8, 0.1)]
     rates = [NamedRate("under noise", rate, {"sigma": sigma}) for rate, sigma in zip(right, (0.1, 0.5), strict=True)]
-    monkeypatch.setattr(Predict, "rates", lambda *given: iter([*rates, NamedRate("both ways", right[0])]))
+    monkeypatch.setattr(Predict, "rates", lambda *arguments: iter([*rates, NamedRate("both ways", right[0])]))
     rows = rates_table(predictions, alpha=0.1).rows
     expected = ["images", "clean accuracy", "under noise at sigma 0.1", "under noise at sigma 0.5", "both ways"]
     assert [row[0] for row in rows] == expected

@@ -183,8 +183,8 @@ def test_files_of_verdicts_are_told_from_logs(tmp_path):
     (tmp_path / "success.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect,success\n")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     (tmp_path / "empty").write_bytes(b"")
-    found = {path.name for path in (*tmp_path.iterdir(), tmp_path, tmp_path / "missing") if is_verdicts(path)}
-    assert found == {"v.jsonl", "v.csv"}
+    names = {path.name for path in (*tmp_path.iterdir(), tmp_path, tmp_path / "missing") if is_verdicts(path)}
+    assert names == {"v.jsonl", "v.csv"}
 
 
 @needs_data
@@ -246,8 +246,8 @@ class TestPage:
             row(f"{m}{i}", i < 3, f"{i}", model=m, human_label=True, category=f"{i}") for m in "ab" for i in range(5)
         ]
         text = self.page(rows)
-        for part in ('id="s1-judges"', 'id="s1-models"', "Success rate by category", "Threats against 2 models"):
-            assert part in text
+        for fragment in ('id="s1-judges"', 'id="s1-models"', "Success rate by category", "Threats against 2 models"):
+            assert fragment in text
         from pyrobust.report.page import threat_page_html
 
         with pytest.raises(InputTypeError, match="read_verdicts"):

@@ -31,8 +31,8 @@ def example(layout: str) -> dict[str, Any]:
             "example_dtype": "float32",
         }
     if layout in ("verify", "sandwich"):
-        own = {"largest": None, "sound": True} if layout == "verify" else {}
-        method = own | {
+        extra = {"largest": None, "sound": True} if layout == "verify" else {}
+        method = extra | {
             "method": "cascade",
             "norm": "linf",
             "epsilons": [0.1, 0.2],

@@ -49,18 +49,18 @@ def attack_rows(indices: Sequence[int], attack: str = "FGSM") -> dict[str, Any]:
         "prediction": [3] * len(indices),
         "status": ["ok"] * len(indices),
         "seconds": [0.5] * len(indices),
-        "adversarial": [4 if found else 3 for found in broken],
-        "distance": [0.125 if found else None for found in broken],
-        "broken_by": [attack if found else "" for found in broken],
+        "adversarial": [4 if is_broken else 3 for is_broken in broken],
+        "distance": [0.125 if is_broken else None for is_broken in broken],
+        "broken_by": [attack if is_broken else "" for is_broken in broken],
         "x_adv": [np.full((1, 2, 2), index % 100 / 100, dtype="<f4").tobytes() for index in indices],
     }
 
 
 def proved_rows(indices: Sequence[int]) -> dict[str, Any]:
     """Rows of an attack that leaves out what is proved: every image that it does not break."""
-    found = attack_rows(indices)
-    proved = [int(name == "") for name in found["broken_by"]]
-    return found | {
+    rows = attack_rows(indices)
+    proved = [int(name == "") for name in rows["broken_by"]]
+    return rows | {
         "proved": proved,
         "rows_saved": [40 * each for each in proved],
         "proof_seconds": [0.25] * len(proved),
@@ -69,7 +69,7 @@ def proved_rows(indices: Sequence[int]) -> dict[str, Any]:
 
 def sandwich_rows(indices: Sequence[int]) -> dict[str, Any]:
     """Rows of a sandwich of a network, in which every third image has no adversarial example."""
-    found = [index % 3 != 0 for index in indices]
+    broken = [index % 3 != 0 for index in indices]
     size = len(indices)
     rows = attack_rows(indices)
     for name in ("distance", "broken_by"):
@@ -77,9 +77,9 @@ def sandwich_rows(indices: Sequence[int]) -> dict[str, Any]:
     return rows | {
         "lower": [0.1 + index / 100 for index in indices],
         "lower_by": ["crown"] * size,
-        "upper": [0.3 + index / 100 if each else None for index, each in zip(indices, found, strict=True)],
-        "upper_by": ["FMN" if each else "" for each in found],
-        "adversarial": [4 if each else 3 for each in found],
+        "upper": [0.3 + index / 100 if each else None for index, each in zip(indices, broken, strict=True)],
+        "upper_by": ["FMN" if each else "" for each in broken],
+        "adversarial": [4 if each else 3 for each in broken],
         "confidence": [0.9 - index / 1000 for index in indices],
         "margin": [None] * size,
     }

@@ -66,19 +66,19 @@ def test_chunks_are_slices_of_the_order(
 @given(
     images=st.integers(1, 300),
     skip=st.integers(1, 20),
-    most=st.none() | st.integers(1, 400),
+    maximum=st.none() | st.integers(1, 400),
     count=st.integers(1, 40),
     order=st.sampled_from([{}, {"order": "random", "order_seed": 3}]),
 )
 def test_shards_partition_the_chosen_images(
-    images: int, skip: int, most: int | None, count: int, order: dict[str, object]
+    images: int, skip: int, maximum: int | None, count: int, order: dict[str, object]
 ) -> None:
-    selection = {"images": images, "skip": skip, "max": most, "shard": None, **order}
-    whole = [index for index in range(images) if index % skip == 0][:most]
+    selection = {"images": images, "skip": skip, "max": maximum, "shard": None, **order}
+    whole = [index for index in range(images) if index % skip == 0][:maximum]
     assert list(chosen_indices(selection)) == whole
     parts = [selection | {"shard": [number, count]} for number in range(1, count + 1)]
     assert [shard[0] for shard in map(list, map(chosen_indices, parts)) if shard] == whole[:count]
-    shards = [processing_order(part) for part in parts]
+    shards = [processing_order(parameters) for parameters in parts]
     assert sorted(index for shard in shards for index in shard) == whole
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
@@ -86,8 +86,8 @@ def test_shards_partition_the_chosen_images(
 def expand(expression: str) -> set[int]:
     """The task numbers of an array, as Slurm reads the expression."""
     numbers: set[int] = set()
-    for part in filter(None, expression.split(",")):
-        first, _, last = part.partition("-")
+    for item in filter(None, expression.split(",")):
+        first, _, last = item.partition("-")
         numbers |= set(range(int(first), int(last or first) + 1))
     return numbers
 

@@ -131,8 +131,8 @@ def test_chunks_committed_in_parts_are_guarded_at_every_moment(
     with tempfile.TemporaryDirectory() as name, mock.patch("pyrobust.runs.chunk_digests._PIECE", piece):
         path = Path(name) / "run.db"
         images = list(Run(_started(path, made)).expected)
-        for number, part in enumerate(parts):
-            taken, images = images[:part], images[part:]
+        for number, length in enumerate(parts):
+            taken, images = images[:length], images[length:]
             with RunWriter(path, made) as writer:
                 if taken:
                     writer.append(sequential_rows(taken), pending_rows(images[:2]), machines=None)

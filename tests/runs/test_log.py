@@ -80,13 +80,13 @@ def test_log_has_the_columns_of_the_reference_script(run: Run) -> None:
 
 def test_round_trip(run: Run, tmp_path: Path) -> None:
     write_log(run, tmp_path / "log.tsv")
-    found = read_log(tmp_path / "log.tsv")
-    assert np.array_equal(found["idx"], run.table["index"])
-    assert np.array_equal(found["predict"], run.table["prediction"])
-    assert np.array_equal(found["correct"], run.correct)
-    assert (found["radius"] <= run.table["radius"]).all()
-    np.testing.assert_allclose(found["radius"], run.table["radius"], atol=1.001e-6, rtol=0)
-    np.testing.assert_allclose(found["time"], run.table["seconds"], atol=1e-6)
+    columns = read_log(tmp_path / "log.tsv")
+    assert np.array_equal(columns["idx"], run.table["index"])
+    assert np.array_equal(columns["predict"], run.table["prediction"])
+    assert np.array_equal(columns["correct"], run.correct)
+    assert (columns["radius"] <= run.table["radius"]).all()
+    np.testing.assert_allclose(columns["radius"], run.table["radius"], atol=1.001e-6, rtol=0)
+    np.testing.assert_allclose(columns["time"], run.table["seconds"], atol=1e-6)
 
 
 def test_abstentions_are_written_as_minus_one(smoother: RandomizedSmoothing) -> None:
@@ -110,9 +110,9 @@ def test_published_logs_are_read() -> None:
     files = sorted(Path(folder, "logs").rglob("*.tsv"))
     assert files
     for file in files:
-        found = read_log(file)
-        assert len(found["idx"]) in (500, 10_000)
-        assert np.array_equal(found["correct"], found["predict"] == found["label"])
+        columns = read_log(file)
+        assert len(columns["idx"]) in (500, 10_000)
+        assert np.array_equal(columns["correct"], columns["predict"] == columns["label"])
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_huge_logs_are_refused_without_reading(tmp_path: Path) -> None:
 
 def test_an_empty_log_has_empty_columns(tmp_path: Path) -> None:
     (tmp_path / "log.tsv").write_bytes(HEADER.replace("\n", "\r\n").encode())
-    found = read_log(tmp_path / "log.tsv")
-    assert {name: (len(column), column.dtype) for name, column in found.items()} == {
+    columns = read_log(tmp_path / "log.tsv")
+    assert {name: (len(column), column.dtype) for name, column in columns.items()} == {
         name: (0, np.dtype(np.float64 if name in ("radius", "time") else np.int64)) for name in HEADER.split()
     }
 

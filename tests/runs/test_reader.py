@@ -74,8 +74,8 @@ def test_floats_round_trip_bit_for_bit(radius: float, p_lower: float, seconds: f
 
 @given(st.lists(st.integers(0, 2**32), min_size=2, max_size=20))
 def test_histograms_round_trip(counts: list[int]) -> None:
-    found = decode_counts(encode_histograms(np.array([counts]))[0], len(counts) - 1)
-    assert [found.get(column, 0) for column in range(len(counts))] == counts
+    decoded = decode_counts(encode_histograms(np.array([counts]))[0], len(counts) - 1)
+    assert [decoded.get(column, 0) for column in range(len(counts))] == counts
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_a_writer_removes_no_run_that_another_process_began_in_its_new_file(
         RunWriter(run_file, header())
     assert len(Run(run_file)) == 4
     run_file.unlink()
-    own = float(header().parameters["sigma"])
-    others = overtaken(monkeypatch, "_connect", lambda: begun(own))
+    same_sigma = float(header().parameters["sigma"])
+    others = overtaken(monkeypatch, "_connect", lambda: begun(same_sigma))
     with contextlib.suppress(KeyboardInterrupt), others, RunWriter(run_file, header()) as writer:
         assert writer.done == set(range(4))
         raise KeyboardInterrupt

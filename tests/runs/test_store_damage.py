@@ -243,9 +243,9 @@ def test_an_audit_says_what_the_version_guaranteed(
     printed = capsys.readouterr().err
     assert "this version reads only its header" in printed
     assert lacks in printed
-    [found] = json.loads(out.read_text())["logs"]
-    assert [finding["kind"] for finding in found["findings"]] == ["guarantee"]
-    assert found["exit_status"] == 2
+    [log] = json.loads(out.read_text())["logs"]
+    assert [finding["kind"] for finding in log["findings"]] == ["guarantee"]
+    assert log["exit_status"] == 2
 
 
 def test_every_older_version_is_recognised(run_file: Path) -> None:

@@ -35,10 +35,10 @@ THREE = torch.tensor([0, 2, 1])
 
 def test_hash_is_sha256_of_length_prefixed_parts() -> None:
     x = torch.where(torch.arange(12).view(SMALL.shape) < 6, -SMALL, SMALL + 0.5)  # minus zero is another number
-    parts = [b"x torch.float32 [3, 1, 2, 2]", b"\0\0\0\x80" * 6 + b"\0\0\0\x3f" * 6, b"y torch.int64 [3]", b"".join(
+    fields = [b"x torch.float32 [3, 1, 2, 2]", b"\0\0\0\x80" * 6 + b"\0\0\0\x3f" * 6, b"y torch.int64 [3]", b"".join(
         int(label).to_bytes(8, "little") for label in THREE
     )]  # fmt: skip
-    expected = hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
+    expected = hashlib.sha256(b"".join(len(field).to_bytes(8, "little") + field for field in fields)).hexdigest()
     assert ImageSet("a", x, THREE).sha256 == expected
     assert ImageSet("b", x.clone().to(memory_format=torch.channels_last), THREE).sha256 == expected
     one = torch.zeros(1, dtype=torch.uint8)
@@ -305,8 +305,8 @@ def test_folder_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         load_folder(tmp_path)
 
 
-@pytest.mark.parametrize("most", [1, 3, 8, 9])
-def test_reading_of_an_endless_iterable_stops(user: ModuleType, most: int) -> None:
+@pytest.mark.parametrize("limit", [1, 3, 8, 9])
+def test_reading_of_an_endless_iterable_stops(user: ModuleType, limit: int) -> None:
     def images() -> Iterator[tuple[torch.Tensor, int]]:
         for index in count():
             yield X[index % 6], int(Y[index % 6])
@@ -316,11 +316,11 @@ def test_reading_of_an_endless_iterable_stops(user: ModuleType, most: int) -> No
 
     user.single = images
     user.batched = lambda: DataLoader(Stream(), batch_size=4)
-    user.known = lambda: (torch.cat([X, X])[:most], torch.cat([Y, Y])[:most])
-    expected = load_data("user_data_module:known")
+    user.whole = lambda: (torch.cat([X, X])[:limit], torch.cat([Y, Y])[:limit])
+    expected = load_data("user_data_module:whole")
     for name in ("single", "batched"):
-        data = load_data(f"user_data_module:{name}", most)
-        assert (len(data), data.sha256) == (most, expected.sha256)
+        data = load_data(f"user_data_module:{name}", limit)
+        assert (len(data), data.sha256) == (limit, expected.sha256)
 
 
 def test_data_with_a_length_are_read_whole(user: ModuleType) -> None:
@@ -329,9 +329,9 @@ def test_data_with_a_length_are_read_whole(user: ModuleType) -> None:
     assert len(load_data("digits", 3)) == 382
     user.short = lambda: iter([(X, Y)])
     assert len(load_data("user_data_module:short", 100)) == 6
-    for most in (0, -1):
+    for limit in (0, -1):
         with pytest.raises(InputError, match="most: expected at least 1"):
-            load_data("digits", most)
+            load_data("digits", limit)
 
 
 class Rows(Dataset[object]):

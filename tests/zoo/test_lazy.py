@@ -64,8 +64,8 @@ def table(count: int = IMAGES, channels: int = 3, **columns: Any) -> Any:
 
 def parquet(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
     content = table(count, channels)
-    for part in range(0, count, 190):
-        pq.write_table(content.slice(part, 190), folder / f"test-{part:05}-of-3.parquet", row_group_size=100)
+    for start in range(0, count, 190):
+        pq.write_table(content.slice(start, 190), folder / f"test-{start:05}-of-3.parquet", row_group_size=100)
     return f"parquet:{folder}"
 
 
@@ -94,11 +94,11 @@ def nested_lists(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
 def saved(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
     """Write what ``save_to_disk`` of a data set writes: streams of Arrow and JSON."""
     content = table(count, channels)
-    names = [f"data-{part:05}-of-00002.arrow" for part in range(2)]
+    names = [f"data-{number:05}-of-00002.arrow" for number in range(2)]
     cut = count // 3 + 1
-    for name, part in zip(names, (content.slice(0, cut), content.slice(cut)), strict=True):
+    for name, rows in zip(names, (content.slice(0, cut), content.slice(cut)), strict=True):
         with pa.ipc.new_stream(folder / name, content.schema) as writer:
-            writer.write_table(part, max_chunksize=100)
+            writer.write_table(rows, max_chunksize=100)
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
     return f"hf:{folder}"
 
@@ -250,9 +250,9 @@ def test_truncated_files_are_refused_by_name(write: Callable[..., str], tmp_path
     spec = write(tmp_path, 40)
     last = max(path for path in tmp_path.glob("*.*") if path.suffix != ".json")
     content = last.read_bytes()
-    ends = {0, 1, 100, 511, 512, len(content) // 2, len(content) - 8, len(content) - 1}
-    for end in sorted(ends if write is not tar else ends - {len(content) - 8, len(content) - 1}):
-        last.write_bytes(content[:end])
+    lengths = {0, 1, 100, 511, 512, len(content) // 2, len(content) - 8, len(content) - 1}
+    for length in sorted(lengths if write is not tar else lengths - {len(content) - 8, len(content) - 1}):
+        last.write_bytes(content[:length])
         with pytest.raises(FileFormatError, match=last.name):
             load_data(spec)
 
@@ -267,8 +267,8 @@ def test_damaged_files_raise_no_other_error(tmp_path: Path) -> None:
         content = path.read_bytes()
         for _ in range(25):
             damaged = bytearray(content)
-            for place in generator.integers(0, len(content), 3):
-                damaged[place] = generator.integers(256)
+            for offset in generator.integers(0, len(content), 3):
+                damaged[offset] = generator.integers(256)
             path.write_bytes(damaged)
             with contextlib.suppress(FileFormatError):
                 data = load_data(spec)
@@ -349,7 +349,7 @@ NO_CLASSES: dict[str, tuple[str, ...]] = {
         ([("a.seg.png", A), ("a.cls", b"1")], r"tar:PATTERN:seg.png, image='seg.png' of load_tar"),
         ([PNG, ("a.jpg", B), ("a.cls", b"1")], r"got png, jpg, cls.*tar:PATTERN:png, image='png' of load_tar"),
         ([PNG, ("a.cls", b"1"), ("b.png", B), ("b.cls", b"0")] * 2, "a: expected the members .* the key again"),
-        ([(f"a.{i}.{end}", A) for i in range(2) for end in ("png", "cls")], "a: .* a key ends at the first dot"),
+        ([(f"a.{i}.{suffix}", A) for i in range(2) for suffix in ("png", "cls")], "a: .* a key ends at the first dot"),
     ],
 )
 def test_samples_that_are_not_one_image_of_one_class(members: list[Any], message: str, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_splits_are_disjoint_complete_and_balanced() -> None:
     assert torch.equal(torch.cat([train.y, test.y]), everything.y)
     # No image occurs twice, so the test images are new.
     assert len(everything.x.flatten(1).unique(dim=0)) == 1797
-    for part in (train, test):
-        share = torch.bincount(part.y, minlength=10) / len(part)
+    for split in (train, test):
+        share = torch.bincount(split.y, minlength=10) / len(split)
         assert float(share.min()) > 0.09
         assert float(share.max()) < 0.11
     # Every form has the same sequence of labels; the split starts with the first row of one.

@@ -286,7 +286,7 @@ def test_data_sets_threats_weights_and_ensembles(folder: Path) -> None:
     parts = [saved(folder / f"models/cifar10/Linf/Two2021.pt_m{i}.pt", seed=i) for i in range(2)]
     model = load_model("robustbench:Two2021")
     assert not any(module.training for module in model.modules())
-    assert all(same(member, part) for member, part in zip(model.models, parts, strict=True))
+    assert all(same(member, state) for member, state in zip(model.models, parts, strict=True))
     with pytest.raises(InputError, match=r"^weights: expected None for Two2021, which has 2 files"):
         load_model("robustbench:Two2021", "mine.pt")
     (folder / "models/cifar10/Linf/Two2021.pt_m1.pt").unlink()
