@@ -28,16 +28,16 @@ def outcomes(total, parts):
     """All ways to distribute votes."""
     if parts == 1:
         return [(total,)]
-    return [(k, *rest) for k in range(total + 1) for rest in outcomes(total - k, parts - 1)]
+    return [(k, *others) for k in range(total + 1) for others in outcomes(total - k, parts - 1)]
 
 
 @lru_cache(maxsize=1 << 18)
 def probability_of(votes, p):
     """Exact multinomial probability of the votes."""
-    value, left = Fraction(1), sum(votes)
+    value, remaining = Fraction(1), sum(votes)
     for k, share in zip(votes, p, strict=True):
-        value *= math.comb(left, k) * share**k
-        left -= k
+        value *= math.comb(remaining, k) * share**k
+        remaining -= k
     return value
 
 

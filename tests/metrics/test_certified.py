@@ -69,11 +69,11 @@ def test_published_counts():
     # Every twentieth image, as in the papers.
     lower, upper = metrics.subset_average_certified_radius(radius, correct, 500)
     assert lower < float(metrics.average_certified_radius(radius[::20], correct[::20])) < upper
-    for rate, part in zip(
+    for rate, subset_rate in zip(
         rates[:4], metrics.certified_accuracy(radius[::20], correct[::20], [0, 0.25, 0.5, 0.75]), strict=True
     ):
         lower, upper = metrics.subset_accuracy(rate.successes, rate.n, 500)
-        assert lower <= part.value <= upper
+        assert lower <= subset_rate.value <= upper
 
 
 # --- the bootstrap
@@ -180,7 +180,7 @@ def test_hypergeometric_ends_in_rationals(data, n, alpha):
     mass = {
         k: Fraction(comb(successes, k) * comb(n - successes, size - k), comb(n, size)) for k in range(low, high + 1)
     }
-    lower, upper = (round(end * size) for end in metrics.subset_accuracy(successes, n, size, alpha))
+    lower, upper = (round(bound * size) for bound in metrics.subset_accuracy(successes, n, size, alpha))
     half = Fraction(alpha) / 2
     slack = 1 - Fraction(1, 10**8)
     assert low <= lower <= upper <= high
@@ -195,7 +195,7 @@ def test_subset_accuracy_of_large_sets():
     assert metrics.subset_accuracy(10_000, 10_000, 500) == (1.0, 1.0)
     assert metrics.subset_accuracy(4225, 10_000, 10_000) == (0.4225, 0.4225)
     n, successes, size = 10_000, 2_200, 500
-    lower, upper = (round(end * size) for end in metrics.subset_accuracy(successes, n, size))
+    lower, upper = (round(bound * size) for bound in metrics.subset_accuracy(successes, n, size))
     total = comb(n, size)
 
     def tail(counts):

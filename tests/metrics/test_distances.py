@@ -21,10 +21,10 @@ NORMS = ["linf", "l2", "l1"]
 def exact(x_adv, x, norm):
     """Distance of an example in rationals; only the root is rounded."""
     pairs = zip(x_adv.flatten().tolist(), x.flatten().tolist(), strict=True)
-    parts = [abs(Fraction(a) - Fraction(b)) for a, b in pairs]
+    differences = [abs(Fraction(a) - Fraction(b)) for a, b in pairs]
     if norm == "l2":
-        return math.sqrt(sum(part * part for part in parts))
-    return float(max(parts) if norm == "linf" else sum(parts))
+        return math.sqrt(sum(difference * difference for difference in differences))
+    return float(max(differences) if norm == "linf" else sum(differences))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -227,7 +227,7 @@ def test_parameters_are_the_document_s(name: str, module: Any) -> None:
         for spelling in spellings:
             metric = cls(reduction=spelling)
             assert torch.equal(metric(*pair), whole)
-            backwards = metric(*(part.numpy()[::-1] for part in pair))
+            backwards = metric(*(tensor.numpy()[::-1] for tensor in pair))
             assert torch.equal(backwards, whole.flip(0) if whole.dim() else whole)
 
 

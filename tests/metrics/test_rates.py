@@ -111,10 +111,10 @@ def test_bad_arguments_are_named_in_errors():
 # --- crossings that chance explains
 
 
-def tail(most, n, p):
-    """P(Bin(n, p) > most), exactly."""
+def tail(limit, n, p):
+    """P(Bin(n, p) > limit), exactly."""
     p = Fraction(p)
-    return 1 - sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(most + 1))
+    return 1 - sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(limit + 1))
 
 
 def test_seven_crossings_in_a_thousand_fail():
@@ -134,11 +134,11 @@ def test_seven_crossings_in_a_thousand_fail():
 
 @given(st.integers(1, 80), st.floats(1e-4, 0.4), st.floats(1e-4, 0.4), st.sampled_from([0.001, 0.01, 0.2]))
 def test_quantile_against_exact_tails(n, alpha, alpha_attack, false_alarm):
-    most = crossing_rule(n, alpha, alpha_attack, false_alarm).most
+    limit = crossing_rule(n, alpha, alpha_attack, false_alarm).most
     chance = Fraction(alpha) + Fraction(alpha_attack)
-    assert tail(most, n, chance) <= Fraction(false_alarm)
+    assert tail(limit, n, chance) <= Fraction(false_alarm)
     # Smallest, up to the margin of the proof.
-    assert most == 0 or tail(most - 1, n, chance) > Fraction(false_alarm) * (1 - Fraction(1, 10**6))
+    assert limit == 0 or tail(limit - 1, n, chance) > Fraction(false_alarm) * (1 - Fraction(1, 10**6))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))

@@ -74,13 +74,13 @@ def test_shares_against_brute_force(rows, radii, alpha):
 
     grouped = GROUPS(lower, upper, radii, groups.astype(np.int64), alpha)
     assert grouped.groups.tolist() == sorted(set(groups.tolist()))
-    assert sum(part.n for part in grouped.shares) == len(rows)
-    assert sorted(i for part in grouped.shares for i in part.crossings.tolist()) == sorted(crossing)
-    for group, part in zip(grouped.groups, grouped.shares, strict=True):
-        assert len(grouped) * Fraction(part.alpha) <= Fraction(alpha)
-        assert part.alpha == pytest.approx(alpha / len(grouped), rel=1e-15)
-        alone = SHARES(lower[groups == group], upper[groups == group], radii, part.alpha)
-        assert (part.certified, part.attacked, part.undecided) == (alone.certified, alone.attacked, alone.undecided)
+    assert sum(share.n for share in grouped.shares) == len(rows)
+    assert sorted(i for share in grouped.shares for i in share.crossings.tolist()) == sorted(crossing)
+    for group, share in zip(grouped.groups, grouped.shares, strict=True):
+        assert len(grouped) * Fraction(share.alpha) <= Fraction(alpha)
+        assert share.alpha == pytest.approx(alpha / len(grouped), rel=1e-15)
+        alone = SHARES(lower[groups == group], upper[groups == group], radii, share.alpha)
+        assert (share.certified, share.attacked, share.undecided) == (alone.certified, alone.attacked, alone.undecided)
 
 
 def test_group_table():

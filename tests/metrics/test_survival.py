@@ -132,10 +132,10 @@ def test_band_of_each_count_is_its_binomial_interval():
     n = 49
     curve = metrics.survival_curve(500 + 10 * np.arange(n), 1000, true(n), most=505 + 10 * np.arange(n))
     counts = n - np.ceil(np.arange(501) / 10).clip(max=n).astype(int)
-    most = n - np.ceil((np.arange(501) - 5) / 10).clip(0, n).astype(int)
+    upper_counts = n - np.ceil((np.arange(501) - 5) / 10).clip(0, n).astype(int)
     lower, upper = curve.band(0.1)
     assert lower.tolist() == [metrics.estimate_rate(count, n, 0.1).lower for count in counts.tolist()]
-    assert upper.tolist() == [metrics.estimate_rate(count, n, 0.1).upper for count in most.tolist()]
+    assert upper.tolist() == [metrics.estimate_rate(count, n, 0.1).upper for count in upper_counts.tolist()]
 
 
 def test_rank_by_area_then_by_share_below_half_then_by_order():

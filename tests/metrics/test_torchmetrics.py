@@ -100,7 +100,7 @@ CASES = {
 def value_of(name, parts):
     """The function's value on all of these batches."""
     arguments, columns, function = CASES[name]
-    joined = {column: torch.cat([part[column] for part in parts]) for column in columns}
+    joined = {column: torch.cat([batch[column] for batch in parts]) for column in columns}
     return (function or getattr(metrics, name)(**arguments))(*(joined[column] for column in columns))
 
 
@@ -108,8 +108,8 @@ def updated(name, parts):
     """The metric after these batches."""
     arguments, columns, _ = CASES[name]
     metric = getattr(metric_classes, name)(**arguments)
-    for part in parts:
-        metric.update(*(part[column] for column in columns))
+    for batch in parts:
+        metric.update(*(batch[column] for column in columns))
     return metric
 
 
@@ -121,7 +121,7 @@ def expected(name, parts):
 
 
 def rate_of(name, parts):
-    value, n = value_of(name, parts), sum(len(part["labels"]) for part in parts)
+    value, n = value_of(name, parts), sum(len(batch["labels"]) for batch in parts)
     # Metrics of Lipschitz constants return only the share.
     return metrics.estimate_rate(round(float(value) * n), n) if isinstance(value, torch.Tensor) else value
 
@@ -183,7 +183,7 @@ def test_metrics_reduce_over_two_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     mp.start_processes(work, (tmp_path,), nprocs=2, start_method="fork")  # without another import of torch
     parts = batches()
-    for rank, own in ((0, parts[:1]), (1, parts[1:])):
+    for rank, rank_parts in ((0, parts[:1]), (1, parts[1:])):
         results = json.loads((tmp_path / f"{rank}.json").read_text())
         assert set(results) == set(CASES)
         for name, result in results.items():
@@ -191,7 +191,7 @@ def test_metrics_reduce_over_two_processes(tmp_path, monkeypatch):
             assert result["value of the second's"] == expected(name, parts), (rank, name)
             if name in COUNTED:
                 assert result["rate"] == rate_of(name, parts).to_dict()
-                assert result["own"] == int(updated(name, own).total)
+                assert result["own"] == int(updated(name, rank_parts).total)
 
 
 def test_metrics_accept_logits():
@@ -205,8 +205,8 @@ def test_metrics_accept_logits():
 def test_gpu(cuda):
     for name, (_, columns, _) in CASES.items():
         metric = updated(name, []).to(cuda)
-        for part in batches():
-            metric.update(*(part[column].to(cuda) for column in columns))
+        for batch in batches():
+            metric.update(*(batch[column].to(cuda) for column in columns))
         value = metric.compute()
         assert value.device == cuda
         assert float(value) == expected(name, batches())

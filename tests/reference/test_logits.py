@@ -22,7 +22,7 @@ def by_autograd(value, logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tenso
     return result.detach(), torch.autograd.grad(result.sum(), leaf)[0]
 
 
-def own(z: Tensor, y: Tensor) -> Tensor:
+def logit_of(z: Tensor, y: Tensor) -> Tensor:
     return z.gather(1, y[:, None])[:, 0]
 
 
@@ -41,12 +41,12 @@ def targeted_scale(z: Tensor) -> Tensor:
 FORMULAS = {
     "cross_entropy": lambda z, y, t: torch.nn.functional.cross_entropy(z, y, reduction="none"),
     "targeted_cross_entropy": lambda z, y, t: -torch.nn.functional.cross_entropy(z, t, reduction="none"),
-    "margin": lambda z, y, t: other(z, y) - own(z, y),
-    "targeted_margin": lambda z, y, t: own(z, t) - other(z, t),
-    "lead_of_target": lambda z, y, t: own(z, t) - own(z, y),
-    "dlr": lambda z, y, t: -(own(z, y) - other(z, y)) / (down(z, 0) - down(z, 2) + 1e-12),
-    "targeted_dlr": lambda z, y, t: (own(z, t) - other(z, t)) / targeted_scale(z),
-    "dlr_toward": lambda z, y, t: -(own(z, y) - own(z, t)) / targeted_scale(z),
+    "margin": lambda z, y, t: other(z, y) - logit_of(z, y),
+    "targeted_margin": lambda z, y, t: logit_of(z, t) - other(z, t),
+    "lead_of_target": lambda z, y, t: logit_of(z, t) - logit_of(z, y),
+    "dlr": lambda z, y, t: -(logit_of(z, y) - other(z, y)) / (down(z, 0) - down(z, 2) + 1e-12),
+    "targeted_dlr": lambda z, y, t: (logit_of(z, t) - other(z, t)) / targeted_scale(z),
+    "dlr_toward": lambda z, y, t: -(logit_of(z, y) - logit_of(z, t)) / targeted_scale(z),
 }
 
 
@@ -90,7 +90,7 @@ def test_ties_go_to_the_first_class(rooms) -> None:
     logits, y, target = torch.tensor([[1.0, 4.0, 2.0, 2.0]]), torch.tensor([1]), torch.tensor([0])
 
     def loss(name: str) -> list[list]:
-        return [part.tolist()[0] for part in rooms.logit_loss(logits, y, target, name)]
+        return [tensor.tolist()[0] for tensor in rooms.logit_loss(logits, y, target, name)]
 
     assert loss("margin") == [-2.0, [0.0, -1.0, 1.0, 0.0], 1.0]
     assert loss("targeted_margin") == [-3.0, [1.0, -1.0, 0.0, 0.0], 1.0]

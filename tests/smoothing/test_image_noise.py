@@ -101,12 +101,12 @@ def test_stages_images_and_kinds_share_no_noise():
 def test_results_do_not_depend_on_order_split_batch_size_or_dtype(order, size, batch_size, kind):
     x, expected = images(), smoother(SMOOTHERS[kind]).certify_batch(images(), n0=10, n=50)
     for begin in range(0, 7, size):
-        part = order[begin : begin + size]
-        batch = x[part].double() if begin % 2 and kind == "real" else x[part]
+        chosen = order[begin : begin + size]
+        batch = x[chosen].double() if begin % 2 and kind == "real" else x[chosen]
         result = smoother(SMOOTHERS[kind], batch_size=batch_size).certify_batch(batch, n0=10, n=50)
-        np.testing.assert_array_equal(result.counts, expected.counts[part])
-        np.testing.assert_array_equal(result.counts0, expected.counts0[part])
-        np.testing.assert_array_equal(result.keys, expected.keys[part])
+        np.testing.assert_array_equal(result.counts, expected.counts[chosen])
+        np.testing.assert_array_equal(result.counts0, expected.counts0[chosen])
+        np.testing.assert_array_equal(result.keys, expected.keys[chosen])
 
 
 @pytest.mark.parametrize("kind", list(SMOOTHERS))
@@ -133,6 +133,6 @@ def test_results_say_how_their_noise_was_keyed():
         assert result.indices.tolist() == [0, 1, 2, 3]
         assert result.counts[0].tolist() == result.counts[2].tolist()
         assert "keyed_by='values', repeated=2" in repr(result)
-    given = smooth.certify_batch(x, n0=5, n=10, indices=[7, 3, 9, 4])
-    assert (given.keyed_by, given.repeated, given.keys) == ("indices", 0, None)
-    assert given.indices.tolist() == [7, 3, 9, 4]
+    indexed = smooth.certify_batch(x, n0=5, n=10, indices=[7, 3, 9, 4])
+    assert (indexed.keyed_by, indexed.repeated, indexed.keys) == ("indices", 0, None)
+    assert indexed.indices.tolist() == [7, 3, 9, 4]

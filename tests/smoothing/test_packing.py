@@ -54,10 +54,10 @@ class RecordingSampler:
         keys: None = None,
     ) -> None:
         filled = self.batch
-        for place, (row, image, first, number) in enumerate(runs):
+        for position, (row, image, first, number) in enumerate(runs):
             assert x[row] == image  # the pixels of the image
             votes = int(VOTES[stage][image, first : first + number].sum())
-            counts[rows[place]] += torch.tensor([votes, number - votes, 0])
+            counts[rows[position]] += torch.tensor([votes, number - votes, 0])
             while number:
                 if filled == self.batch:
                     self.batches.append([])
@@ -103,11 +103,11 @@ def test_a_run_stopped_after_a_round_resumes_in_the_same_batches(
         assert sorted(image.index for state in states for image in state.finished) == sorted(chunk)
         for stop in range(len(states))[first :: 7 if first is not None else 1]:
             decided = {image.index for earlier in states[: stop + 1] for image in earlier.finished}
-            left = [image for image in images if image.index not in decided]
+            undecided = [image for image in images if image.index not in decided]
             resumed = RecordingSampler(batch, grid)
-            rest = [later.finished for later in rounds(resumed, left, deepcopy(states[stop].active))]
+            continued = [later.finished for later in rounds(resumed, undecided, deepcopy(states[stop].active))]
             assert resumed.batches == whole.batches[ends[stop] :]
-            for finished, expected in zip(rest, [state.finished for state in states[stop + 1 :]], strict=True):
+            for finished, expected in zip(continued, [state.finished for state in states[stop + 1 :]], strict=True):
                 assert [image.index for image in finished] == [image.index for image in expected]
                 for image, other in zip(finished, expected, strict=True):
                     np.testing.assert_array_equal(image.counts, other.counts)

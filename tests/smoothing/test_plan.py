@@ -132,7 +132,7 @@ def test_pilot_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "match"),
+    ("changes", "error", "match"),
     [
         ({"p": []}, InputError, "p: expected a list"),
         ({"p": [1.5]}, InputError, "p: expected a list"),
@@ -147,8 +147,8 @@ def test_pilot_probabilities() -> None:
         ({"n0": 1.5}, InputTypeError, "n0: expected an integer"),
     ],
 )
-def test_invalid_arguments_are_rejected(given: dict, error: type[Exception], match: str) -> None:
-    arguments = {"p": [0.9], "sigma": 0.25, "radii": [0.25], "n_max": 100, "draws": 10} | given
+def test_invalid_arguments_are_rejected(changes: dict, error: type[Exception], match: str) -> None:
+    arguments = {"p": [0.9], "sigma": 0.25, "radii": [0.25], "n_max": 100, "draws": 10} | changes
     with pytest.raises(error, match=match):
         plan(arguments.pop("p"), arguments.pop("sigma"), arguments.pop("radii"), **arguments)
 

@@ -107,15 +107,15 @@ def test_two_class_certifies_below_one_half():
 def test_reached_radii_are_certified(p, q, sigma, r, family):
     """Includes the radius of p itself, where rounding decides."""
     noise, norm, two_class = family
-    own = float(certified_radius(p, sigma, noise=noise, norm=norm))
-    radii = (r * sigma, own, own * (1 - 1e-5), own * (1 + 1e-5))
+    radius = float(certified_radius(p, sigma, noise=noise, norm=norm))
+    radii = (r * sigma, radius, radius * (1 - 1e-5), radius * (1 + 1e-5))
     of = rule(radii=radii, sigma=sigma, noise=noise, norm=norm, two_class=two_class)
     limits = np.array([[p, 1.0, 0.0, q]])
     votes = np.array([5, 0, 0, 0])
     results = of.results([ImageSequence(0, votes, votes, limits[0])])
     certified = (results["prediction"] != ABSTAIN) & (results["radius"] >= np.asarray(radii))
     assert (certified | ~of.reached(limits)[0]).all()
-    if own > 0.3 * sigma:
+    if radius > 0.3 * sigma:
         assert of.reached(limits)[0, 2]
     if two_class:  # upper limits equal to p must not give up a radius that p certifies
         assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]), votes[:1], votes[:1])[0]).any()
@@ -145,15 +145,15 @@ def test_limits_agree_with_the_tables_of_counts(hybrid):
     of = rule(n=300, hybrid=hybrid, radii=(0.0, 0.3, 0.9, 1.5))
     for column, p in enumerate(of.required):
         certified, given_up = of.decisions.counts(float(p))
-        for place, look in enumerate(of.looks):
+        for number, look in enumerate(of.looks):
             votes = np.arange(look + 1)
             counts = np.stack([votes, look - votes, 0 * votes, 0 * votes], axis=1)
             limits = of.look(0 * votes, counts, np.tile(START, (look + 1, 1)))
             reached = of.reached(limits)[:, column]
             rejected = of.rejected(limits, votes, np.full(look + 1, look))[:, column]
-            np.testing.assert_array_equal(reached, votes >= certified[place])
+            np.testing.assert_array_equal(reached, votes >= certified[number])
             if look < of.n:
-                np.testing.assert_array_equal(rejected & ~reached, votes <= given_up[place])
+                np.testing.assert_array_equal(rejected & ~reached, votes <= given_up[number])
             else:  # the last look gives up at the share of votes of the look before
                 share = given_up[-2] / of.looks[-2]
                 np.testing.assert_array_equal(rejected & ~reached, votes <= share * look)
@@ -234,9 +234,9 @@ def test_decisions_equal_a_loop_over_images_and_looks():
     np.testing.assert_array_equal(result.counts0, smoother().votes(x, n=N0, stage="select", indices=range(len(x))))
 
 
-@pytest.mark.parametrize(("batch_size", "most", "rounds"), [(7, 5, 32), (1001, 1, 1)])
-def test_results_do_not_depend_on_the_schedule(batch_size, most, rounds, monkeypatch, whole):
-    monkeypatch.setattr(packing, "_MAX_ACTIVE", most)
+@pytest.mark.parametrize(("batch_size", "active", "rounds"), [(7, 5, 32), (1001, 1, 1)])
+def test_results_do_not_depend_on_the_schedule(batch_size, active, rounds, monkeypatch, whole):
+    monkeypatch.setattr(packing, "_MAX_ACTIVE", active)
     monkeypatch.setattr(packing, "_ROUND_BATCHES", rounds)
     assert_same(certify(images(), by=smoother(batch_size)), whole)
 

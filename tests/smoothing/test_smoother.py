@@ -299,8 +299,8 @@ def test_to_pandas(certificates, predictions):
     assert frame.attrs["sigma"] == 0.25
     assert frame.attrs["guarantee"] == "real"
     assert frame.attrs["radii"] == (0.25, 0.5)
-    given = {"sigma", "noise", "norm", "n0", "n", "alpha", "seed", "radii", "guarantee", "method", "hybrid"}
-    assert set(frame.attrs) == given | {"rival_upper", "grid", "delta", "keys"}
+    parameters = {"sigma", "noise", "norm", "n0", "n", "alpha", "seed", "radii", "guarantee", "method", "hybrid"}
+    assert set(frame.attrs) == parameters | {"rival_upper", "grid", "delta", "keys"}
     assert list(predictions.to_pandas().columns) == ["indices", "prediction", "p_value"]
 
 

@@ -192,10 +192,10 @@ def test_lattice_outcome_matches_exact_rationals(p, look_at_every_sample):
 
 
 @pytest.mark.parametrize(
-    ("p0", "most"), [(0.5, 16_384), (0.999, 32_768), *(pytest.param(p, N, marks=pytest.mark.full) for p in POINTS)]
+    ("p0", "samples"), [(0.5, 16_384), (0.999, 32_768), *(pytest.param(p, N, marks=pytest.mark.full) for p in POINTS)]
 )
-def test_sequence_error_is_at_most_alpha_with_a_look_at_every_sample(p0, most):
-    n = np.arange(1, most + 1)
+def test_sequence_error_is_at_most_alpha_with_a_look_at_every_sample(p0, samples):
+    n = np.arange(1, samples + 1)
     outcome = lattice_outcome(p0, n, *sequence_boundary(n, p0, 0.001))
     # Both sides come from one wealth process, so they share one alpha.
     assert outcome.certified_at_most + outcome.given_up_at_most <= 0.001
@@ -228,7 +228,7 @@ def test_single_look_is_a_binomial_tail():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "match"),
+    ("arguments", "error", "match"),
     [
         ((1.5, [1], [1], [0]), InputError, "p: expected one probability"),
         ((0.5, [], [], []), InputTypeError, "looks: expected integers"),
@@ -237,6 +237,6 @@ def test_single_look_is_a_binomial_tail():
         ((0.5, [1], [1], [1]), InputError, "given_up: expected counts below"),
     ],
 )
-def test_invalid_tables_are_rejected(given, error, match):
+def test_invalid_tables_are_rejected(arguments, error, match):
     with pytest.raises(error, match=match):
-        lattice_outcome(*given)
+        lattice_outcome(*arguments)

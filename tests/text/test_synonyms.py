@@ -26,18 +26,18 @@ SENSES = {"noun": {"film": [1, 0], "movie": [1], "us": [2]}, "verb": {"make": [0
 @pytest.fixture
 def database(tmp_path):
     """Write a small database in the format of wndb(5WN)."""
-    for part, synsets in SYNSETS.items():
+    for category, synsets in SYNSETS.items():
         data, offsets = LICENCE, []
         for words in synsets:
             offsets.append(len(data))
             entries = " ".join(f"{word} 0" for word in words)
-            data += f"{len(data):08d} 03 {part[0]} {len(words):02x} {entries} 001 @ 00000000 n 0000 | a gloss  \n"
-        (tmp_path / f"data.{part}").write_text(data)
+            data += f"{len(data):08d} 03 {category[0]} {len(words):02x} {entries} 001 @ 00000000 n 0000 | a gloss  \n"
+        (tmp_path / f"data.{category}").write_text(data)
         index = LICENCE
-        for word, senses in sorted(SENSES[part].items()):
+        for word, senses in sorted(SENSES[category].items()):
             places = " ".join(f"{offsets[sense]:08d}" for sense in senses)
-            index += f"{word} {part[0]} {len(senses)} 2 @ ~ {len(senses)} 1 {places}  \n"
-        (tmp_path / f"index.{part}").write_text(index)
+            index += f"{word} {category[0]} {len(senses)} 2 @ ~ {len(senses)} 1 {places}  \n"
+        (tmp_path / f"index.{category}").write_text(index)
     (tmp_path / "verb.exc").write_text("made make\n")
     return tmp_path
 
@@ -64,12 +64,12 @@ def test_case_follows_the_text(database):
 
 
 def test_damaged_databases(database):
-    for part in ("index", "data"):
-        saved = (database / f"{part}.noun").read_bytes()
-        (database / f"{part}.noun").unlink()
+    for stem in ("index", "data"):
+        saved = (database / f"{stem}.noun").read_bytes()
+        (database / f"{stem}.noun").unlink()
         with pytest.raises(FileFormatError, match="wordnet-base"):
             WordNet(database)
-        (database / f"{part}.noun").write_bytes(saved)
+        (database / f"{stem}.noun").write_bytes(saved)
     index = (database / "index.noun").read_text()
     for line in ("film n", "film n two 1 @ 2 1 0", "film n 2 1 @ 2 1 0", "film n 0 0 0 0", "\x00\xff"):
         (database / "index.noun").write_text(index + line)
@@ -196,7 +196,7 @@ def test_case_of_the_original():
 
 def test_constraints_see_the_original_words():
     seen = []
-    word_substitutions(["a", "b"], {"a": ["c"], "b": ["d"]}, [lambda *given: seen.append(given) or True])
+    word_substitutions(["a", "b"], {"a": ["c"], "b": ["d"]}, [lambda *arguments: seen.append(arguments) or True])
     assert seen == [(("a", "b"), 0, "c"), (("a", "b"), 1, "d")]
 
 

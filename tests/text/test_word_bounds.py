@@ -222,8 +222,8 @@ def test_order_and_company_do_not_matter() -> None:
     torch.testing.assert_close(together, backwards, rtol=0, atol=1e-12)
     torch.testing.assert_close(together[2:], apart, rtol=0, atol=1e-12)
     proved = torch.stack([certify_words(classify, texts, y, max_substitutions=d).verified for d in range(5)])
-    most = torch.tensor([2, 4, 3])
-    expected = (proved.int().cumprod(0).sum(0) - 1).clamp(max=most)
+    maxima = torch.tensor([2, 4, 3])
+    expected = (proved.int().cumprod(0).sum(0) - 1).clamp(max=maxima)
     assert certified_substitutions(classify, texts, y).tolist() == expected.tolist()
 
 

@@ -84,8 +84,8 @@ def trained(net: type[nn.Module], robust: bool) -> WordSubstitution:
     embedding, network = nn.Embedding(len(vocabulary) + 2, SIZE, padding_idx=1), net().eval()
     nn.init.normal_(embedding.weight, std=0.1)
     classify = WordClassifier(vocabulary, embedding, network, unknown=0, padding=1, shortest=LENGTH)
-    known = [protect_words(), lambda words, position, word: word.lower() in vocabulary]
-    attack = WordSubstitution(classify, wordnet(), constraints=known)
+    constraints = [protect_words(), lambda words, position, word: word.lower() in vocabulary]
+    attack = WordSubstitution(classify, wordnet(), constraints=constraints)
     indices = pad_choices([classify.indices(attack.substitutions(text)) for text, _ in fit])
     y = torch.tensor([label for _, label in fit])
     bounds = DifferentiableBounds(network, torch.zeros(1, LENGTH, SIZE))
@@ -143,7 +143,7 @@ def test_enumeration_never_contradicts(net: type[nn.Module], robust: bool) -> No
     assert len(short) == 12
     sets, y = [row[2] for row in short], [row[1] for row in short]
     real, deployed = (certify_words(classify, sets, y, semantics=semantics) for semantics in ("real", "float32"))
-    most = certified_substitutions(classify, sets, y)
+    proved = certified_substitutions(classify, sets, y)
     for i, (text, label, allowed) in enumerate(short):
         split = split_words(text)
         choices = list(itertools.product(*allowed))
@@ -157,10 +157,10 @@ def test_enumeration_never_contradicts(net: type[nn.Module], robust: bool) -> No
         changed = torch.tensor([sum(a != b for a, b in zip(words, split.words, strict=True)) for words in choices])
         fooled = changed[margins <= 0]
         smallest = fooled.min().item() if len(fooled) else math.inf
-        assert most[i] < smallest
+        assert proved[i] < smallest
         if net is MeanNet:  # exact
             assert real.lower[i].item() == pytest.approx(least, abs=1e-5)
-            assert most[i] == (real.substitutions[i] if math.isinf(smallest) else smallest - 1)
+            assert proved[i] == (real.substitutions[i] if math.isinf(smallest) else smallest - 1)
 
 
 def test_contradicted_certificates_are_errors() -> None:

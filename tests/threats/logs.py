@@ -121,7 +121,7 @@ def graded(passed, *components, reason=1):
     return {
         "success": passed,
         "failureReason": 0 if passed else reason,
-        "score": sum(part["score"] for part in parts) / max(len(parts), 1),
+        "score": sum(grade["score"] for grade in parts) / max(len(parts), 1),
         "gradingResult": {"pass": passed, "componentResults": parts} if parts else None,
         "error": None if passed else "text",
         "provider": {"id": "toy", "label": ""},

@@ -137,11 +137,11 @@ def test_a_task_has_the_verdicts_of_the_function_in_memory(tmp_path):
     assert len(verdicts) == 8 * 2 * 2
     for judge in judges:
         name = rule_judge(judge).name
-        own, memory = verdicts.where(judge=name), evaluate_threat(reply, threat, judge)
+        stored, memory = verdicts.where(judge=name), evaluate_threat(reply, threat, judge)
         for by in (None, "category", "group"):
-            found, expected = (threat_success_rate(each, by).to_dict()["rates"] for each in (own, memory))
+            rates, expected = (threat_success_rate(each, by).to_dict()["rates"] for each in (stored, memory))
             key = "group"
-            assert sorted(found, key=lambda r: r[key]) == sorted(expected, key=lambda r: r[key])
+            assert sorted(rates, key=lambda r: r[key]) == sorted(expected, key=lambda r: r[key])
     assert set(verdicts.column("threat")) == {"jailbreak"}
     assert set(verdicts.column("cost")) == {7.0}
     answers = read_answers(log.location)

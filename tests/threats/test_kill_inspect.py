@@ -149,15 +149,15 @@ def test_a_run_that_is_killed_five_times_has_the_table_of_one_that_is_not(tmp_pa
             else:
                 killed.run(*retry)
     assert sum(missing) > 0
-    expected, found = (
+    expected, resumed = (
         ThreatVerdicts(tuple(sorted(read_verdicts(each.newest()), key=lambda row: (row.id, row.judge))), "log")
         for each in (whole, killed)
     )
     assert len(expected) == 200 * 2 * 3
-    assert [replace(row, cost=None) for row in found] == [replace(row, cost=None) for row in expected]
-    tables = [format_table(threat_table(verdicts, ["category"]), "md") for verdicts in (expected, found)]
+    assert [replace(row, cost=None) for row in resumed] == [replace(row, cost=None) for row in expected]
+    tables = [format_table(threat_table(verdicts, ["category"]), "md") for verdicts in (expected, resumed)]
     assert tables[0] == tables[1]
     answers = [sorted((a.id, a.text) for a in read_answers(each.newest())) for each in (whole, killed)]
     assert answers[0] == answers[1]
     again = rejudge_threat(killed.newest(), "contains:sure")
-    assert len(again) == len(found) + 400
+    assert len(again) == len(resumed) + 400

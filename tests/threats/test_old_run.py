@@ -82,11 +82,11 @@ def test_tables_and_page(run_file):
 def test_answers_are_judged_again_and_the_file_stays(run_file):
     before = run_file.read_bytes()
     verdicts = rejudge_threat(run_file, "regex:can't")
-    own = verdicts.where(judge=verdicts.rows[-1].judge)
+    judged = verdicts.where(judge=verdicts.rows[-1].judge)
     assert len(verdicts) == 60
-    assert [row.success for row in own][:4] == [False, False, True, False]
-    assert [row.status for row in own][-2:] == ["error", "unsubmitted"]
-    assert own.rows[0].cost == 12.0
+    assert [row.success for row in judged][:4] == [False, False, True, False]
+    assert [row.status for row in judged][-2:] == ["error", "unsubmitted"]
+    assert judged.rows[0].cost == 12.0
     with pytest.raises(
         InputError, match=r"judge: expected one that has not judged .*run.db yet, got refusal #b232db5b"
     ):

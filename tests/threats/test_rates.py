@@ -215,9 +215,9 @@ def test_queries_to_success():
     with pytest.raises(InputError, match=r"^verdicts: expected numbers of queries, got none"):
         queries_to_success(table("10"), 5)
     lost = [ThreatVerdict(str(i), behaviour=str(i), status="error", queries=3) for i in range(4)]
-    found = queries_to_success(ThreatVerdicts(tuple(lost)), 5)
-    assert (math.isnan(found.mean), math.isnan(found.quantiles[0])) == (True, True)
-    assert (found.lower, found.upper, found.censored) == (0, 5, 4)
+    queries = queries_to_success(ThreatVerdicts(tuple(lost)), 5)
+    assert (math.isnan(queries.mean), math.isnan(queries.quantiles[0])) == (True, True)
+    assert (queries.lower, queries.upper, queries.censored) == (0, 5, 4)
 
 
 def test_quantiles_of_queries_cover():
