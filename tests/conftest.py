@@ -55,9 +55,9 @@ def parts() -> dict[str, list[tuple[str, int]]]:
     moved: dict[str, list[tuple[str, int]]] = {}
     for line in (ROOT / "parts.txt").read_text().splitlines():
         if not line.startswith("#"):
-            test, part, kept = line.split()
+            test, mark, kept = line.split()
             every = {"none": 0, "first": sys.maxsize}[kept] if kept.isalpha() else int(kept.removeprefix("1/"))
-            moved.setdefault(test, []).append((part, every))
+            moved.setdefault(test, []).append((mark, every))
     return moved
 
 
@@ -83,21 +83,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         file = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
         name = f"{file}::{getattr(item, 'originalname', item.name)}"
-        for part, every in moved.get(name, ()):
+        for mark, every in moved.get(name, ()):
             if not every or seen[name] % every:
-                item.add_marker(part)
+                item.add_marker(mark)
         seen[name] += 1
         marks = {mark.name for mark in item.iter_markers()}
-        part = next((part for part in ("full", "slow") if part in marks), "default")
+        suite = next((suite for suite in ("full", "slow") if suite in marks), "default")
         copies = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if "cuda" in getattr(item, "fixturenames", ()) or copies.get("device") == "cuda":
             item.add_marker("gpu")
-            if (name, part) in gpu_cases and not has_gpu():
+            if (name, suite) in gpu_cases and not has_gpu():
                 repeated.append(item)
                 continue
-            gpu_cases.add((name, part))
+            gpu_cases.add((name, suite))
         kept.append(item)
-        cases[part] += 1
+        cases[suite] += 1
     items[:] = kept
     config.hook.pytest_deselected(items=repeated)
     config.stash[CASES], config.stash[FILES] = cases, {item.path for item in kept}

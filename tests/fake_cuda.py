@@ -75,10 +75,10 @@ class FakeTensor(torch.Tensor):
     """A CPU tensor that reports a CUDA device."""
 
     inner: Tensor
-    place: torch.device
+    fake_device: torch.device
 
     @staticmethod
-    def __new__(cls, inner: Tensor, place: torch.device) -> FakeTensor:
+    def __new__(cls, inner: Tensor, fake_device: torch.device) -> FakeTensor:
         made: FakeTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
@@ -88,15 +88,15 @@ class FakeTensor(torch.Tensor):
             layout=inner.layout,
             device="cpu",
         )
-        made.inner, made.place = inner, place
+        made.inner, made.fake_device = inner, fake_device
         return made
 
-    device = property(lambda self: self.place)  # type: ignore[assignment]  # in place of attributes
+    device = property(lambda self: self.fake_device)  # type: ignore[assignment]  # in place of attributes
     is_cuda = property(lambda self: True)  # type: ignore[assignment]  # as above
     is_cpu = property(lambda self: False)  # type: ignore[assignment]  # as above
 
     def get_device(self) -> int:
-        return int(self.place.index)
+        return int(self.fake_device.index)
 
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
@@ -108,7 +108,9 @@ class FakeTensor(torch.Tensor):
         return False
 
     def numpy(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(f"can't convert {self.place} device type tensor to numpy. Use Tensor.cpu() to copy it first.")
+        raise TypeError(
+            f"can't convert {self.fake_device} device type tensor to numpy. Use Tensor.cpu() to copy it first."
+        )
 
     __array__ = numpy
 
@@ -119,7 +121,7 @@ class FakeTensor(torch.Tensor):
         return self.cpu().tolist()
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's takes other keywords
-        return f"FakeTensor({self.inner}, {self.place})"
+        return f"FakeTensor({self.inner}, {self.fake_device})"
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else repr(self)
@@ -208,17 +210,17 @@ class FakeCuda:
         if wanted is not None:
             kwargs["device"] = torch.device("cpu")
         if name == "_to_copy":
-            place = self._copied(args[0].device, wanted or args[0].device, bool(kwargs.pop("non_blocking", False)))
+            device = self._copied(args[0].device, wanted or args[0].device, bool(kwargs.pop("non_blocking", False)))
         elif name == "copy_":
-            place = self._copied(args[1].device, args[0].device, len(args) > 2 and bool(args[2]))
+            device = self._copied(args[1].device, args[0].device, len(args) > 2 and bool(args[2]))
         elif name in _INDEXING:
-            place = self._indexed(name, args)
+            device = self._indexed(name, args)
         else:
-            place = self._shared(func, signature, tensors)
-            place = wanted or place
+            device = self._shared(func, signature, tensors)
+            device = wanted or device
         if fake and name in _WAITING:
             self.wait(name)
-        on_gpu = bool(fake) or place.type == "cuda"
+        on_gpu = bool(fake) or device.type == "cuda"
         if on_gpu and not signature.viewed and name not in _FREE:
             # torch unfolds one image a launch
             self.counts.launches[name, _line()] += len(args[0]) if name == "im2col" else 1
@@ -227,7 +229,7 @@ class FakeCuda:
         if signature.view_in_place and isinstance(args[0], FakeTensor):
             with no_dispatch():
                 func(*args, **kwargs)
-        return self._wrapped(signature, args, kwargs, result, place)
+        return self._wrapped(signature, args, kwargs, result, device)
 
     def _copied(self, source: torch.device, target: torch.device, non_blocking: bool) -> torch.device:
         source, target = self.device(source), self.device(target)
@@ -236,19 +238,19 @@ class FakeCuda:
         return target
 
     def _indexed(self, name: str, args: tuple[Any, ...]) -> torch.device:
-        place = self.device(args[0].device)
+        device = self.device(args[0].device)
         for index in args[1]:
             if index is None:
                 continue
-            if index.device != place:
+            if index.device != device:
                 if index.device.type != "cpu":
-                    raise MixedDevicesError(f"{name}: a tensor on {place} got an index on {index.device}")
+                    raise MixedDevicesError(f"{name}: a tensor on {device} got an index on {index.device}")
                 self.wait("index from the host")
-            if place.type == "cuda" and index.dtype in (torch.bool, torch.uint8):
+            if device.type == "cuda" and index.dtype in (torch.bool, torch.uint8):
                 self.wait("mask as an index")
-        if len(args) > 2 and isinstance(args[2], Tensor) and args[2].dim() and args[2].device != place:
-            raise MixedDevicesError(f"{name}: a tensor on {place} got values on {args[2].device}")
-        return place
+        if len(args) > 2 and isinstance(args[2], Tensor) and args[2].dim() and args[2].device != device:
+            raise MixedDevicesError(f"{name}: a tensor on {device} got values on {args[2].device}")
+        return device
 
     def _shared(self, func: Any, signature: Signature, tensors: Sequence[Tensor]) -> torch.device:
         places = {
@@ -261,15 +263,15 @@ class FakeCuda:
             raise MixedDevicesError(f"{func}: Expected all tensors to be on the same device, got {got}")
         return places.pop() if places else torch.device("cpu")
 
-    def _wrapped(self, signature: Signature, args: Any, kwargs: Any, result: Any, place: torch.device) -> Any:
+    def _wrapped(self, signature: Signature, args: Any, kwargs: Any, result: Any, device: torch.device) -> Any:
         """The results on their device; those that are an argument are that argument."""
 
         def wrap(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor) or place.type != "cuda":
+            if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor) or device.type != "cuda":
                 return leaf
             if not signature.viewed:
                 self.peak += leaf.numel() * leaf.element_size()
-            return FakeTensor(leaf, place)
+            return FakeTensor(leaf, device)
 
         def returned(value: Any, written: tuple[int, str] | None) -> Any:
             if written is None:
@@ -288,12 +290,12 @@ class FakeCuda:
         """Trace a module on the CPU, because torch.export takes torch's own tensors; constants stay where they are."""
 
         def exported(model: nn.Module, example: Tensor) -> Any:
-            own = [
+            fakes = [
                 value for module in model.modules() for value in _tensors_of(module) if isinstance(value, FakeTensor)
             ]
-            plain = {id(fake): _same_kind(fake) for fake in own}
+            plain = {id(fake): _same_kind(fake) for fake in fakes}
             twin = copy.deepcopy(model, dict(plain))
-            places = {fake.data_ptr(): fake for fake in own}
+            places = {fake.data_ptr(): fake for fake in fakes}
             self.tracing = True
             try:
                 with _disable_current_modes():
@@ -411,9 +413,9 @@ class _Functions(TorchFunctionMode):
         self.cuda = cuda
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        own = None if self.cuda.tracing else _FUNCTIONS.get(func)
+        replacement = None if self.cuda.tracing else _FUNCTIONS.get(func)
         kwargs = kwargs or {}
-        return func(*args, **kwargs) if own is None else own(self.cuda, *args, **kwargs)
+        return func(*args, **kwargs) if replacement is None else replacement(self.cuda, *args, **kwargs)
 
 
 def _to(cuda: FakeCuda, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -431,16 +433,16 @@ def _to(cuda: FakeCuda, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         elif value is not None:
             options["device"] = value
     device = options["device"]
-    place = tensor.device if device is None else cuda.device(device)
+    target = tensor.device if device is None else cuda.device(device)
     dtype = options["dtype"] or tensor.dtype
     if other is not None:
-        place, dtype = other.device, other.dtype
+        target, dtype = other.device, other.dtype
     layout = options["memory_format"]
     as_asked = layout in (None, torch.preserve_format) or tensor.is_contiguous(memory_format=layout)
-    if place == tensor.device and dtype == tensor.dtype and not options["copy"] and as_asked:
+    if target == tensor.device and dtype == tensor.dtype and not options["copy"] and as_asked:
         return tensor
     copied: Tensor = torch.ops.aten._to_copy(
-        tensor, dtype=dtype, device=place, non_blocking=options["non_blocking"], memory_format=layout
+        tensor, dtype=dtype, device=target, non_blocking=options["non_blocking"], memory_format=layout
     )
     return copied
 

@@ -457,9 +457,9 @@ def placed_with_a_memory_of_rows(m: Plant, x: Tensor) -> Tensor:
 def rows_seen_before_differ(m: Plant, x: Tensor) -> Tensor:
     seen: set[int] = m.state.setdefault("seen", set())
     keys = [digest(row) for row in x]
-    known = torch.tensor([key in seen for key in keys], device=x.device)
+    repeated = torch.tensor([key in seen for key in keys], device=x.device)
     seen.update(keys)
-    return m.flipped(x, known)
+    return m.flipped(x, repeated)
 
 
 @plant(note="initialised by the mean of its first batch, and a function of one row from then on")
@@ -914,7 +914,7 @@ _add(
 _add(HONEST, "compiled", lambda: torch.compile(mlp().eval(), dynamic=True), shape=SMALL, slow=True)
 honest_functions(
     {
-        "microbatches of 16": lambda m, x: torch.cat([m.net(part) for part in x.split(16)]),
+        "microbatches of 16": lambda m, x: torch.cat([m.net(rows) for rows in x.split(16)]),
         "overflowing rows": lambda m, x: (m.net(x) * 1000 * (x[:, :1, 0, 0] > 0.5)).exp(),
         # they differ by 1e-7 of their size
         "near ties": lambda m, x: 3 + m.net(x)[:, :1] + 1e-7 * m.net(x),

@@ -79,9 +79,9 @@ HUGE = 10**5000
 @pytest.mark.parametrize("value", INTEGERS, ids=repr)
 def test_integers(value: Any) -> None:
     for check in (integer, count):
-        found = check("n", value)
-        assert found == 3
-        assert type(found) is int
+        checked = check("n", value)
+        assert checked == 3
+        assert type(checked) is int
 
 
 @pytest.mark.parametrize("value", NO_INTEGERS, ids=lambda value: f"{type(value).__name__} {value}")
@@ -110,9 +110,9 @@ def test_ranges_of_integers() -> None:
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)
 def test_single_numbers(value: Any) -> None:
     for check in (number, finite, non_negative, positive, probability, share):
-        found = check("x", value)
-        assert found == 0.5
-        assert type(found) is float
+        checked = check("x", value)
+        assert checked == 0.5
+        assert type(checked) is float
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: f"{type(value).__name__} {value}")
@@ -198,9 +198,9 @@ def test_a_radius_or_one_for_each_example() -> None:
 
 def test_class_labels() -> None:
     for labels in ([2, 0], (2, 0), np.array([2, 0], dtype=np.uint16), torch.tensor([2, 0], dtype=torch.int8)):
-        found = class_labels("y", labels, 2, 3)
-        assert found.tolist() == [2, 0]
-        assert found.dtype == torch.int64
+        checked = class_labels("y", labels, 2, 3)
+        assert checked.tolist() == [2, 0]
+        assert checked.dtype == torch.int64
     assert class_labels("y", [], 0).tolist() == []
     of_tensors = torch.tensor([True]), torch.tensor([0.0])
     for wrong in ([0.0], [True], [True, 1], ["0"], "0", None, *of_tensors, [1j], [[0], 1]):
@@ -220,9 +220,9 @@ def test_class_labels() -> None:
 def test_image_indices() -> None:
     assert image_indices(None, 2) == [0, 1]
     for indices in ([7, 2**32 - 1], np.array([7, 2**32 - 1]), torch.tensor([7, 2**32 - 1]), range(7, 2**32, 2**32 - 8)):
-        found = image_indices(indices, 2)
-        assert found == [7, 2**32 - 1]
-        assert all(type(index) is int for index in found)
+        checked = image_indices(indices, 2)
+        assert checked == [7, 2**32 - 1]
+        assert all(type(index) is int for index in checked)
     for wrong in ([True], [0.0], ["0"], torch.tensor([True]), torch.tensor([0.0]), [[0]]):
         with pytest.raises(InputTypeError, match=r"^indices: expected a sequence of integers, got .* at index 0$"):
             image_indices(wrong, 1)
@@ -247,9 +247,9 @@ def test_values_read_from_json() -> None:
     "values", [(0, 0.25), [np.float32(0), np.float64(0.25)], np.array([0, 0.25]), torch.tensor([0, 0.25])]
 )
 def test_sequences_of_numbers(values: Any) -> None:
-    found = numbers("radii", values)
-    assert found == [0.0, 0.25]
-    assert all(type(value) is float for value in found)
+    checked = numbers("radii", values)
+    assert checked == [0.0, 0.25]
+    assert all(type(value) is float for value in checked)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def messages_with_an_argument(tree: ast.AST) -> Iterator[int]:
             if not isinstance(message, ast.JoinedStr | ast.Constant):
                 yield call.lineno
                 continue
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts)
+            text = "".join(str(piece.value) if isinstance(piece, ast.Constant) else "x" for piece in parts)
             head, colon, _ = text.partition(": ")
             if colon and len(head.split()) <= 2:
                 yield call.lineno
@@ -79,8 +79,8 @@ def test_errors_with_an_argument_are_recognised(code: str, expected: list[int]) 
 
 
 def test_errors_about_an_argument_name_it_in_its_field() -> None:
-    found = {str(path): lines for path, tree in TREES.items() if (lines := list(messages_with_an_argument(tree)))}
-    assert not found, 'pass the fields, as in InputError("epsilon", "at least 0", epsilon)'
+    offenders = {str(path): lines for path, tree in TREES.items() if (lines := list(messages_with_an_argument(tree)))}
+    assert not offenders, 'pass the fields, as in InputError("epsilon", "at least 0", epsilon)'
 
 
 @pytest.mark.parametrize(
@@ -100,20 +100,20 @@ def test_parsed_messages_are_recognised(line: str, expected: list[int]) -> None:
 
 
 def test_nothing_parses_messages() -> None:
-    found = {str(path): lines for path, tree in TREES.items() if (lines := list(parsed_messages(tree)))}
-    assert not found, "set a field of the error instead"
+    offenders = {str(path): lines for path, tree in TREES.items() if (lines := list(parsed_messages(tree)))}
+    assert not offenders, "set a field of the error instead"
 
 
 def definitions(trees: Iterable[ast.AST]) -> dict[str, list[float]]:
     """The functions, methods and classes that trees define: by name, the number of arguments that each names."""
-    known: dict[str, list[float]] = defaultdict(list)
+    counts: dict[str, list[float]] = defaultdict(list)
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                known[node.name].append(len(node.args.posonlyargs + node.args.args))
+                counts[node.name].append(len(node.args.posonlyargs + node.args.args))
             elif isinstance(node, ast.ClassDef):
-                known[node.name].append(math.inf)  # its fields may be inherited
-    return known
+                counts[node.name].append(math.inf)  # its fields may be inherited
+    return counts
 
 
 def constructors(trees: Iterable[ast.AST]) -> dict[str, int]:
@@ -123,7 +123,7 @@ def constructors(trees: Iterable[ast.AST]) -> dict[str, int]:
         if isinstance(node, ast.ClassDef):
             classes[node.name].append(node)
 
-    def most(name: str, seen: frozenset[str] = frozenset()) -> int:
+    def count_of(name: str, seen: frozenset[str] = frozenset()) -> int:
         named = () if name in seen else classes.get(name, ())
         return max((count(node, seen | {name}) for node in named), default=0)
 
@@ -134,10 +134,10 @@ def constructors(trees: Iterable[ast.AST]) -> dict[str, int]:
         keywords = any("kw_only=True" in ast.unparse(decorator) for decorator in node.decorator_list)
         fields = [ast.unparse(field) for field in node.body if isinstance(field, ast.AnnAssign) and not keywords]
         without = ("ClassVar", "init=False", "kw_only=True")
-        own = sum(not any(word in field for word in without) for field in fields)
-        return own + sum(most(name_of(base), seen) for base in node.bases)
+        number = sum(not any(word in field for word in without) for field in fields)
+        return number + sum(count_of(name_of(base), seen) for base in node.bases)
 
-    return {name: most(name) for name in classes}
+    return {name: count_of(name) for name in classes}
 
 
 def class_called(call: ast.Call, inside: str) -> str:
@@ -147,7 +147,7 @@ def class_called(call: ast.Call, inside: str) -> str:
     return inside if is_type or name_of(function) in ("cls", "__class__") else ""
 
 
-def long_calls(tree: ast.AST, known: dict[str, list[float]], fields: dict[str, int]) -> Iterator[int]:
+def long_calls(tree: ast.AST, callees: dict[str, list[float]], fields: dict[str, int]) -> Iterator[int]:
     """The lines that call a known callee with too many positional arguments.
 
     A callee is known by its last name (names of the same module come first), unless its first name comes from another
@@ -156,7 +156,7 @@ def long_calls(tree: ast.AST, known: dict[str, list[float]], fields: dict[str, i
     keyword). Constructors, whose numbers of arguments ``fields`` has, are also known by cls and by the names of an
     import; a starred argument in their calls counts as if it filled as many fields as there are.
     """
-    own = definitions([tree])
+    local = definitions([tree])
     foreign, renamed, inside = set(), {}, {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -174,11 +174,11 @@ def long_calls(tree: ast.AST, known: dict[str, list[float]], fields: dict[str, i
                 first = first.func if isinstance(first, ast.Call) else first.value
             name = name_of(node.func)
             name = inside.get(id(node)) or renamed.get(name, name)
-            given = len(node.args)
+            passed = len(node.args)
             if any(isinstance(argument, ast.Starred) for argument in node.args):
-                given = max(given, fields.get(name, 0))
-            named = max(own[name] if isinstance(node.func, ast.Name) and name in own else known.get(name, [0]))
-            if name_of(first) not in foreign and min(given, named) > MOST_POSITIONAL:
+                passed = max(passed, fields.get(name, 0))
+            named = max(local[name] if isinstance(node.func, ast.Name) and name in local else callees.get(name, [0]))
+            if name_of(first) not in foreign and min(passed, named) > MOST_POSITIONAL:
                 yield node.lineno
 
 
@@ -221,24 +221,24 @@ def test_long_calls_are_recognised(code: str, expected: list[int]) -> None:
 
 def test_calls_have_at_most_six_positional_arguments() -> None:
     stubs = [ast.parse(path.read_text()) for path in PACKAGE.glob("_C.pyi")]
-    known, fields = definitions([*TREES.values(), *stubs]), constructors(TREES.values())
+    callees, fields = definitions([*TREES.values(), *stubs]), constructors(TREES.values())
     assert stubs
-    assert "linf_step" in known
+    assert "linf_step" in callees
     assert fields["ThreatRate"] == 13
-    found = {str(path): lines for path, tree in TREES.items() if (lines := list(long_calls(tree, known, fields)))}
-    assert not found, "pass the later arguments by keyword"
+    offenders = {str(path): lines for path, tree in TREES.items() if (lines := list(long_calls(tree, callees, fields)))}
+    assert not offenders, "pass the later arguments by keyword"
 
 
 def test_few_literals_name_a_kind_of_run() -> None:
     """If a kind is named outside its class, something about it is said twice; arguments of errors do not count."""
     names = {*KINDS, *(kind.name for kind in KINDS.values())}
     assert {"certify", "sequential", "minimum"} <= names
-    found: list[str] = []
+    literals: list[str] = []
     for path, tree in TREES.items():
         if PACKAGE / "runs" / "kinds" in path.parents:
             continue
         arguments = {id(call.args[0]) for call in argument_errors(tree) if call.args}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and node.value in names and id(node) not in arguments:
-                found.append(f"{path}:{node.lineno}: {node.value}")
-    assert len(found) <= MOST_KIND_NAMES, "\n".join(found)
+                literals.append(f"{path}:{node.lineno}: {node.value}")
+    assert len(literals) <= MOST_KIND_NAMES, "\n".join(literals)

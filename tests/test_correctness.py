@@ -119,13 +119,13 @@ def classes_alone(model: object, x: Tensor) -> Tensor:
 @pytest.fixture
 def tf32(request: pytest.FixtureRequest) -> Iterator[None]:
     """The setting of the CPU that is, for GPUs, the one of TF32; this processor computes in float32 all the same."""
-    places = torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul
-    before = [place.fp32_precision for place in places]
-    for place in places:
-        place.fp32_precision = "tf32"
+    settings = torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul
+    before = [setting.fp32_precision for setting in settings]
+    for setting in settings:
+        setting.fp32_precision = "tf32"
     yield
-    for place, value in zip(places, before, strict=True):
-        place.fp32_precision = value
+    for setting, value in zip(settings, before, strict=True):
+        setting.fp32_precision = value
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -293,18 +293,18 @@ def test_units_follow_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert product_units(cpu) == (SINGLE, SINGLE)
     assert product_units(cuda) == (2.0**-10, SINGLE)  # torch's defaults
-    for place, value in (
+    for setting, value in (
         (torch.backends.mkldnn.conv, "bf16"),
         (torch.backends.mkldnn.matmul, "tf32"),
         (torch.backends.cudnn.conv, "ieee"),
         (torch.backends.cuda.matmul, "tf32"),
     ):
-        before = place.fp32_precision
-        place.fp32_precision = value
+        before = setting.fp32_precision
+        setting.fp32_precision = value
         try:
             units = {unit for device in (cpu, cuda) for unit in product_units(device)}
         finally:
-            place.fp32_precision = before
+            setting.fp32_precision = before
         expected = {"bf16": BRAIN, "tf32": 2.0**-10, "ieee": SINGLE}[value]
         assert expected in units
         assert product_units(cpu) == (SINGLE, SINGLE)

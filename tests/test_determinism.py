@@ -32,9 +32,9 @@ def test_counts_of_a_bundled_net(threads):
     pick = list(range(0, 380, 64))
     x = digits.x[pick]
 
-    def certify(batch_size, part=slice(None), n=100):
+    def certify(batch_size, rows=slice(None), n=100):
         smoother = RandomizedSmoothing(model, 10, 0.5, batch_size=batch_size, seed=9)
-        return smoother.certify_batch(x[part], n0=20, n=n, alpha=0.05, indices=pick[part])
+        return smoother.certify_batch(x[rows], n0=20, n=n, alpha=0.05, indices=pick[rows])
 
     base = certify(256)
     assert (base.prediction >= 0).any()

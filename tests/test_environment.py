@@ -14,7 +14,7 @@ from pyrobust.environment import CUBLAS_VARIABLE, allowed_processors, machine_is
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("environment", "expected"),
     [
         ({}, {"OMP_WAIT_POLICY": "passive"}),
         ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
@@ -22,12 +22,12 @@ from pyrobust.environment import CUBLAS_VARIABLE, allowed_processors, machine_is
     ],
 )
 def test_waiting_threads_sleep_unless_the_user_chose(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: dict[str, str]
 ) -> None:
     monkeypatch.setattr(module, "allowed_processors", lambda: None)
     monkeypatch.setattr(module, "machine_is_busy", lambda: True)
-    prepare_threads(given)
-    assert given == expected
+    prepare_threads(environment)
+    assert environment == expected
 
 
 def test_waiting_threads_spin_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,15 +50,15 @@ def test_a_machine_is_busy_where_anything_else_runs(tmp_path: Path, load: str | 
 
 
 @pytest.mark.parametrize(
-    ("allowed", "given", "expected"),
+    ("allowed", "threads", "expected"),
     [(2, None, "2"), (4, None, None), (5, None, None), (2, "3", "3"), (None, None, None)],
 )
 def test_no_more_threads_than_the_container_allows(
-    monkeypatch: pytest.MonkeyPatch, allowed: int | None, given: str | None, expected: str | None
+    monkeypatch: pytest.MonkeyPatch, allowed: int | None, threads: str | None, expected: str | None
 ) -> None:
     monkeypatch.setattr(module, "allowed_processors", lambda: allowed)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
-    environment = {} if given is None else {"OMP_NUM_THREADS": given}
+    environment = {} if threads is None else {"OMP_NUM_THREADS": threads}
     prepare_threads(environment)
     assert environment.get("OMP_NUM_THREADS") == expected
 
@@ -94,7 +94,7 @@ def test_control_groups(tmp_path: Path, groups: str | None, files: dict[str, str
     assert allowed_processors(str(tmp_path)) == expected
 
 
-def variables(code: str, **given: str) -> list[str]:
+def variables(code: str, **environment: str) -> list[str]:
     """Return the variables of cuBLAS and OpenMP after running code beside a process that is never idle."""
     names = (CUBLAS_VARIABLE, "OMP_WAIT_POLICY")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP", "CUBLAS"))}
@@ -104,7 +104,7 @@ def variables(code: str, **given: str) -> list[str]:
         assert busy.stdout is not None
         busy.stdout.readline()
         done = subprocess.run(
-            [sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
         )
     finally:
         busy.kill()
@@ -116,8 +116,8 @@ def test_importing_the_package_prepares_libraries() -> None:
     assert variables("import pyrobust") == [":4096:8", "passive"]
     # Read already: a variable would change other programs alone.
     assert variables("import sys; sys.modules['torch'] = None; import pyrobust") == [":4096:8", "None"]
-    given = {CUBLAS_VARIABLE: ":16:8", "OMP_WAIT_POLICY": "active"}
-    assert variables("import pyrobust", **given) == [":16:8", "active"]
+    environment = {CUBLAS_VARIABLE: ":16:8", "OMP_WAIT_POLICY": "active"}
+    assert variables("import pyrobust", **environment) == [":16:8", "active"]
 
 
 def test_the_command_loads_torch_afterwards(tmp_path: Path) -> None:

@@ -131,12 +131,12 @@ def test_repr_of_a_result_is_one_line_without_arrays(results: dict[str, Any]) ->
 
 
 def test_repr_of_certificates_and_verdicts(results: dict[str, Any]) -> None:
-    for found in (results["Certificates"], results["sequential"]):
-        shown = repr(found)
-        assert f"images=12, certified={(found.prediction >= 0).sum()}, " in shown
+    for result in (results["Certificates"], results["sequential"]):
+        shown = repr(result)
+        assert f"images=12, certified={(result.prediction >= 0).sum()}, " in shown
         assert "sigma=0.25, norm='l2', guarantee='grid', grid='1/16'" in shown
         assert "n0=100, n=50, alpha=0.001, seed=0, keyed_by='values'" in shown
-        assert ("certified_at={0.1: " in shown) == (len(found.radii) == 2)
+        assert ("certified_at={0.1: " in shown) == (len(result.radii) == 2)
     verdicts = results["Verdicts"]
     assert repr(verdicts) == (
         f"Verdicts(examples=12, verified={int(verdicts.verified.sum())}, "

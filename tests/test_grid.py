@@ -78,13 +78,13 @@ def test_multiples_too_large_to_be_distinct_are_rejected():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("place", [0, 1023, 1024, 2999])
-def test_values_of_every_block_are_read(dtype, place):
+@pytest.mark.parametrize("position", [0, 1023, 1024, 2999])
+def test_values_of_every_block_are_read(dtype, position):
     x = (torch.arange(3000) % 256).reshape(10, 10, 30).to(dtype) / 255
     assert to_grid(x.transpose(0, 2), BYTE).equal((torch.arange(3000) % 256).reshape(10, 10, 30).transpose(0, 2).int())
     assert find_grid(x) == BYTE
-    x.view(-1)[place] += 1e-3
-    with pytest.raises(InputError, match=rf"at \[{place // 300}, {place // 30 % 10}, {place % 30}\]"):
+    x.view(-1)[position] += 1e-3
+    with pytest.raises(InputError, match=rf"at \[{position // 300}, {position // 30 % 10}, {position % 30}\]"):
         to_grid(x, BYTE)
     assert find_grid(x) is None
 

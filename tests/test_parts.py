@@ -10,11 +10,11 @@ ROOT = Path(__file__).parent
 
 def test_every_line_names_a_test() -> None:
     lines = [line.split() for line in (ROOT / "parts.txt").read_text().splitlines() if not line.startswith("#")]
-    for test, part, _ in lines:
+    for test, mark, _ in lines:
         file, function = test.split("::")
         assert f"def {function}(" in (ROOT / file).read_text(), test
-        assert part in ("slow", "full"), test
-    assert len({(test, part) for test, part, _ in lines}) == len(lines)
+        assert mark in ("slow", "full"), test
+    assert len({(test, mark) for test, mark, _ in lines}) == len(lines)
 
 
 def test_at_most_a_tenth_of_the_cases_is_slow(cases_by_part: Counter[str]) -> None:

@@ -187,10 +187,10 @@ def test_wrong_predictions(alpha):
         x, n=n, alpha=alpha, indices=range(len(x))
     )
     significant = np.array([stats.binomtest(k, n).pvalue for k in range(n // 2)]) <= alpha
-    most = int(significant.sum()) - 1  # largest number of votes of class 0 with which class 1 is predicted
-    wrong = stats.binom.cdf(most, n, p)
+    votes = int(significant.sum()) - 1  # largest number of votes of class 0 with which class 1 is predicted
+    wrong = stats.binom.cdf(votes, n, p)
     assert_count(int((result.prediction == 1).sum()), wrong, alpha)
-    correct = stats.binom.cdf(most, n, 1 - p)
+    correct = stats.binom.cdf(votes, n, 1 - p)
     observed, expected = (result.prediction == 0).sum(), correct.sum()
     assert abs(observed - expected) <= 5 * math.sqrt((correct * (1 - correct)).sum())
 
@@ -234,7 +234,7 @@ def test_every_outcome(classes, n0, n, alpha):
     else:
         shares = [(4, 4, 4, 0), (6, 6, 0, 0), (7, 3, 2, 0), (9, 1, 1, 1), (3, 3, 3, 3), (11, 1, 0, 0), (0, 5, 7, 0)]
     for parts in shares:
-        assert exact_false_rate(certificates, tuple(Fraction(part, sum(parts)) for part in parts)) <= Fraction(alpha)
+        assert exact_false_rate(certificates, tuple(Fraction(count, sum(parts)) for count in parts)) <= Fraction(alpha)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.001])
@@ -260,5 +260,5 @@ def test_every_outcome_of_a_prediction(classes, n, alpha):
     decided = [(v, label) for v, label in zip(votes, result.prediction.tolist(), strict=True) if label != ABSTAIN]
     assert n < 6 or decided
     for parts in outcomes(6, classes + 1):
-        wrong = wrong_predictions(decided, tuple(Fraction(part, 6) for part in parts))
+        wrong = wrong_predictions(decided, tuple(Fraction(sixths, 6) for sixths in parts))
         assert wrong <= Fraction(alpha), f"p = {parts}: wrong with probability {float(wrong)}"

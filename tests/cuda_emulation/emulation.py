@@ -106,7 +106,7 @@ def _for_the_host(file: Path, folder: Path) -> Path:
     return copy
 
 
-def _place(tensor: Tensor | None) -> ctypes.c_void_p:
+def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
@@ -123,10 +123,10 @@ class Rows:
             getattr(library, name).restype = ctypes.c_char_p
         library.count_wrong_truncations.restype = ctypes.c_int64
 
-    def project(self, op: str, v: Tensor, *given: Any) -> Tensor:
-        """Project like ops: given is (radius,), or (x, radius, lower, upper) of the box with [0, 1] by default."""
-        x = given[0] if op == "project_l1_ball_box" else None
-        radius, *box = given if x is None else given[1:]
+    def project(self, op: str, v: Tensor, *operands: Any) -> Tensor:
+        """Project like ops: operands are (radius,), or (x, radius, lower, upper) of the box with [0, 1] by default."""
+        x = operands[0] if op == "project_l1_ball_box" else None
+        radius, *box = operands if x is None else operands[1:]
         return self._run(op, (v, x, None), radius, 0, *box)
 
     def l1_step(self, x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Rows:
     def hyperplane_step(self, x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str) -> Tensor:
         step = torch.full_like(x, 7.0)
         sizes = map(ctypes.c_int64, (x[..., 0].numel(), *w.shape))
-        places = map(_place, (x, at, w, value)), (ctypes.c_int64(NORMS.index(norm)), _place(step))
+        places = map(_pointer, (x, at, w, value)), (ctypes.c_int64(NORMS.index(norm)), _pointer(step))
         box = ctypes.c_double(0.0), ctypes.c_double(1.0)
         wrong = self.library.run_planes(DTYPES.index(x.dtype), *places[0], *places[1], *sizes, *box)
         assert wrong is None, wrong.decode()
@@ -147,9 +147,9 @@ class Rows:
         """Propose images [B, C, H, W] like ops.square_window, radius [B]."""
         out = torch.full_like(x, 7.0)
         grid = torch.tensor([*x.shape[1:], *sides, not x.is_contiguous()], dtype=torch.int64)
-        places = map(_place, (best, x, u, patterns, radius)), (int(norm == "l2"), _place(out))
-        rest = ctypes.c_int64(len(x)), _place(grid), ctypes.c_double(0.0), ctypes.c_double(1.0)
-        wrong = self.library.run_windows(DTYPES.index(x.dtype), *places[0], *places[1], *rest)
+        places = map(_pointer, (best, x, u, patterns, radius)), (int(norm == "l2"), _pointer(out))
+        window_arguments = ctypes.c_int64(len(x)), _pointer(grid), ctypes.c_double(0.0), ctypes.c_double(1.0)
+        wrong = self.library.run_windows(DTYPES.index(x.dtype), *places[0], *places[1], *window_arguments)
         assert wrong is None, wrong.decode()
         return out
 
@@ -167,18 +167,18 @@ class Rows:
         radii, counts = _words(radius, len(z), torch.float64), _words(keep, len(z), torch.int64)
         sizes = [*map(ctypes.c_int64, z.shape), ctypes.c_double(lower), ctypes.c_double(upper)]
         wrong = self.library.run_rows(
-            ROW_OPS.index(op), DTYPES.index(z.dtype), *map(_place, (*held, z, radii, counts)), *sizes
+            ROW_OPS.index(op), DTYPES.index(z.dtype), *map(_pointer, (*held, z, radii, counts)), *sizes
         )
         assert wrong is None, wrong.decode()
         return z
 
     def at_most(self, a: Tensor, radius: float, *, squares: bool) -> tuple[bool, bool]:
         """Return whether the sum is at most the radius, by the threads and exactly."""
-        outcome = self.library.compare_sums(_place(a), ctypes.c_int64(len(a)), ctypes.c_double(radius), int(squares))
+        outcome = self.library.compare_sums(_pointer(a), ctypes.c_int64(len(a)), ctypes.c_double(radius), int(squares))
         return bool(outcome & 1), bool(outcome & 2)
 
     def wrong_truncations(self, dtype: torch.dtype, a: Tensor) -> int:
-        return int(self.library.count_wrong_truncations(DTYPES.index(dtype), _place(a), ctypes.c_int64(len(a))))
+        return int(self.library.count_wrong_truncations(DTYPES.index(dtype), _pointer(a), ctypes.c_int64(len(a))))
 
 
 class Elements:
@@ -212,22 +212,22 @@ class Elements:
         step, epsilon = step.double().contiguous(), epsilon.double().contiguous()
         radii: list[object] = []
         for values in (step, epsilon):
-            radii += [_place(values), ctypes.c_int64(int(len(values) > 1))]
+            radii += [_pointer(values), ctypes.c_int64(int(len(values) > 1))]
         self.library.run_elements(
             ELEMENT_OPS.index(op),
             DTYPES.index(x.dtype),
-            *map(_place, held),
+            *map(_pointer, held),
             *radii,
             ctypes.c_double(0.75),
-            _place(out[offset:]),
+            _pointer(out[offset:]),
             ctypes.c_int64(rows),
             ctypes.c_int64(n),
             *map(ctypes.c_double, box),
             ctypes.c_uint(blocks),
         )
-        end = offset + rows * n
-        assert (torch.cat([out[:offset], out[end:]]) == 7).all(), "written beside the result"
-        return out[offset:end].view(rows, n)
+        stop = offset + rows * n
+        assert (torch.cat([out[:offset], out[stop:]]) == 7).all(), "written beside the result"
+        return out[offset:stop].view(rows, n)
 
 
 class Blocks:
@@ -240,7 +240,7 @@ class Blocks:
         """Run relax_rows, updating a, with `lanes` threads per row; with two lines only, run concretize_rows."""
         constant = torch.full((len(a),), 7.0, dtype=torch.float64)
         slopes, others = (lines[:2], lines[2:]) if len(lines) == 4 else ((None, None), lines)
-        places = [_place(tensor) for tensor in (a, image, *slopes, *others, constant)]
+        places = [_pointer(tensor) for tensor in (a, image, *slopes, *others, constant)]
         sizes = [ctypes.c_int64(size) for size in (*a.shape, len(others[0]))]
         self._call("relax_rows", ctypes.c_int(lanes), *places, *sizes)
         return constant
@@ -248,7 +248,7 @@ class Blocks:
     def relax_coefficients(self, a: Tensor, lower: Tensor, upper: Tensor, slope: float) -> tuple[Tensor, Tensor]:
         out, bias = torch.full_like(a, 7.0), torch.full(a.shape[:2], 7.0, dtype=a.dtype)
         sizes = [ctypes.c_int64(size) for size in (a.shape[0] * a.shape[1], a.shape[1], a.shape[2])]
-        places = map(_place, (a, lower, upper)), map(_place, (out, bias))
+        places = map(_pointer, (a, lower, upper)), map(_pointer, (out, bias))
         self._call("relax_coefficients", *places[0], ctypes.c_double(slope), *places[1], *sizes)
         return out, bias
 
@@ -257,7 +257,7 @@ class Blocks:
     ) -> tuple[Tensor, Tensor, Tensor]:
         gradients = tuple(torch.full_like(tensor, 7.0) for tensor in (a, lower, upper))
         sizes = [ctypes.c_int64(size) for size in (lower.numel(), a.shape[1], a.shape[2])]
-        places = map(_place, (gradient, gradient_bias, a, lower, upper)), map(_place, gradients)
+        places = map(_pointer, (gradient, gradient_bias, a, lower, upper)), map(_pointer, gradients)
         self._call("relax_coefficients_backward", *places[0], ctypes.c_double(slope), *places[1], *sizes)
         return gradients
 
@@ -280,40 +280,40 @@ class Launches:
         """Draw estimation noise like op_inputs.drawn; x in the dtype computed in."""
         mean, std = (None, None) if normalize is None else (torch.tensor(v, dtype=x.dtype) for v in normalize)
         domain = ctypes.c_uint32(256 + NOISES.index(noise)), *_runs(runs, seed)
-        channels, statistics = _shape(x, out), (_place(mean), _place(std), _place(out))
+        channels, statistics = _shape(x, out), (_pointer(mean), _pointer(std), _pointer(out))
         if noise != "grid":
-            numbers = _place(x), ctypes.c_double(sigma), *statistics
+            numbers = _pointer(x), ctypes.c_double(sigma), *statistics
             self._call("sample_noise", DTYPES.index(out.dtype), *domain, *channels, *numbers)
             return (out,)
         tail, table, k = torch.zeros(len(out), dtype=torch.bool), grid_noise(sigma, BYTE), (255 * x).round().int()
         entry_bits = 23 - (len(table.guide) // 32).bit_length() + 1
-        guide = _place(table.guide), entry_bits, _place(table.words), len(table.words)
-        numbers = _place(k), ctypes.c_int64(1), ctypes.c_int64(255), *statistics
-        self._call("sample_grid_noise", DTYPES.index(out.dtype), *guide, *domain, *channels, *numbers, _place(tail))
+        guide = _pointer(table.guide), entry_bits, _pointer(table.words), len(table.words)
+        numbers = _pointer(k), ctypes.c_int64(1), ctypes.c_int64(255), *statistics
+        self._call("sample_grid_noise", DTYPES.index(out.dtype), *guide, *domain, *channels, *numbers, _pointer(tail))
         return out, tail
 
     def count_votes(self, logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
         rows, classes = map(ctypes.c_int64, logits.shape)
         images = ctypes.c_int64(len(counts))
-        places = _place(image), images, _place(counts)
-        self._call("count_votes", DTYPES.index(logits.dtype), _place(logits), rows, classes, *places)
+        places = _pointer(image), images, _pointer(counts)
+        self._call("count_votes", DTYPES.index(logits.dtype), _pointer(logits), rows, classes, *places)
         return counts
 
     def put_rows(self, chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
         sizes = ctypes.c_int64(len(target)), ctypes.c_int64(target[0].numel() * target.element_size())
-        self._call("put_rows", _place(chosen), _place(source), _place(target), *sizes)
+        self._call("put_rows", _pointer(chosen), _pointer(source), _pointer(target), *sizes)
         return target
 
     def count_changed(self, x_adv: Tensor, x: Tensor) -> Tensor:
         count = torch.zeros(len(x), dtype=torch.int64)
         sizes = map(ctypes.c_int64, x.shape)
-        self._call("count_changed", DTYPES.index(x.dtype), _place(x_adv), _place(x), _place(count), *sizes)
+        self._call("count_changed", DTYPES.index(x.dtype), _pointer(x_adv), _pointer(x), _pointer(count), *sizes)
         return count
 
     def logit_loss(self, logits: Tensor, y: Tensor, target: Tensor, loss: int) -> tuple[Tensor, Tensor, Tensor]:
         value, slope = torch.full(y.shape, 7.0, dtype=torch.float64), torch.full_like(logits, 7.0)
         size = torch.full_like(value, 7.0)
-        places = map(_place, (logits, y, target, value, slope, size))
+        places = map(_pointer, (logits, y, target, value, slope, size))
         sizes = map(ctypes.c_int64, logits.shape)
         self._call("logit_loss", DTYPES.index(logits.dtype), ctypes.c_int64(loss), *places, *sizes)
         return value, slope, size
@@ -322,8 +322,8 @@ class Launches:
         verdict = torch.full(y.shape, 7, dtype=torch.uint8)
         options = int(targeted), ctypes.c_double(tolerance), int(both)
         sizes = map(ctypes.c_int64, logits.shape)
-        places = _place(logits), _place(y)
-        self._call("logit_verdict", DTYPES.index(logits.dtype), *places, *options, _place(verdict), *sizes)
+        places = _pointer(logits), _pointer(y)
+        self._call("logit_verdict", DTYPES.index(logits.dtype), *places, *options, _pointer(verdict), *sizes)
         return verdict
 
     def _call(self, name: str, *arguments: object) -> None:

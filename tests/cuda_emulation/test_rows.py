@@ -32,8 +32,8 @@ def test_projections(rows: Rows, kind: str, dtype: torch.dtype) -> None:
     for i, size in enumerate([*sizes, LARGEST] if kind in ("normal", "sums that round") else sizes):
         for op in OPS:
             for ends in (BOXES[0], BOXES[1 + i % 3]) if op == "project_l1_ball_box" else BOXES[:1]:
-                given = arguments(op, kind, size, dtype, FEW, ends)
-                check(op, given, rows.project(op, *given))
+                operands = arguments(op, kind, size, dtype, FEW, ends)
+                check(op, operands, rows.project(op, *operands))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -77,10 +77,10 @@ def test_bad_rows_are_nan_and_the_others_are_not(rows: Rows, size: int) -> None:
     radii = torch.tensor([0.5, -1.0, math.nan])
     outside = x.clone()
     outside[1, 0], outside[2, -1] = 1.5, math.nan
-    cases = [(op, given) for op in PLAIN for given in ((bad, 0.5), (v, radii))]
-    cases += [("project_l1_ball_box", given) for given in ((bad, x, 0.5), (v, x, radii), (v, outside, 0.5))]
-    for op, given in cases:
-        assert rows.project(op, *given).isnan().sum(1).tolist() == [0, size, size], op
+    cases = [(op, operands) for op in PLAIN for operands in ((bad, 0.5), (v, radii))]
+    cases += [("project_l1_ball_box", operands) for operands in ((bad, x, 0.5), (v, x, radii), (v, outside, 0.5))]
+    for op, operands in cases:
+        assert rows.project(op, *operands).isnan().sum(1).tolist() == [0, size, size], op
 
 
 def test_sums_are_compared_exactly(rows: Rows) -> None:
@@ -120,15 +120,15 @@ def test_truncation_by_bits(rows: Rows, target: torch.dtype) -> None:
 def test_rounding_to_nearest_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "rounds to nearest"))
     for op, fault in (("project_linf_ball", "outside"), ("project_l1_ball_box", "outside the box")):
-        given = arguments(op, "normal", 100, torch.float32, FEW, BOXES[1])
-        assert faults(op, given, wrong.project(op, *given))[fault].any()
+        operands = arguments(op, "normal", 100, torch.float32, FEW, BOXES[1])
+        assert faults(op, operands, wrong.project(op, *operands))[fault].any()
     assert wrong.wrong_truncations(torch.float32, torch.rand(FEW, dtype=torch.float64)) > 0
 
 
 def test_an_inexact_sum_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "ends sums too early"))
-    given = arguments("project_l1_ball", "by less than a rounding", 100, torch.float32)
-    assert faults("project_l1_ball", given, wrong.project("project_l1_ball", *given))["outside"].any()
+    operands = arguments("project_l1_ball", "by less than a rounding", 100, torch.float32)
+    assert faults("project_l1_ball", operands, wrong.project("project_l1_ball", *operands))["outside"].any()
     assert wrong.at_most(torch.ones(3, dtype=torch.float64), 3.0, squares=False) == (True, True)
     assert wrong.at_most(torch.tensor([1.0, 2.0**-60]).double(), 1.0, squares=False) == (True, False)
 

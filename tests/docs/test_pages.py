@@ -52,13 +52,13 @@ class Block(NamedTuple):
 
 def blocks(text: str) -> Iterator[Block]:
     for match in BLOCK.finditer(text):
-        part = "setup" if match["setup"] is not None else "code"
-        code = match[part]
-        line = text.count("\n", 0, match.start(part))
+        group = "setup" if match["setup"] is not None else "code"
+        code = match[group]
+        line = text.count("\n", 0, match.start(group))
         name = re.match(r"# (\w+\.py)\n", code)
         if match["mark"]:
             yield Block(match["mark"], match["what"], code, line)
-        elif part == "setup" or match["language"] == "python":
+        elif group == "setup" or match["language"] == "python":
             yield Block("file", name[1], code, line) if name else Block("python", "", code, line)
         elif match["language"] in ("bash", "console", "sh") or re.search(r"^(pyrobust|pip|python|cd) ", code, re.M):
             yield Block("commands", "", code, line)
@@ -94,10 +94,10 @@ def as_value(comment: str) -> str | None:
         return text if text in ("inf", "nan") else None
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     plain = ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Set | ast.Call | ast.UnaryOp | ast.USub | ast.Load
-    rest = ast.keyword | ast.expr_context
+    auxiliary = ast.keyword | ast.expr_context
     if any(text[node.func.end_col_offset or 0] != "(" for node in ast.walk(tree) if isinstance(node, ast.Call)):
         return None  # such as `Cohen (1960)`
-    fits = all(isinstance(node, plain | rest) or id(node) in called for node in ast.walk(tree))
+    fits = all(isinstance(node, plain | auxiliary) or id(node) in called for node in ast.walk(tree))
     return text if fits else None
 
 
@@ -158,12 +158,12 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 @pytest.mark.parametrize("page", WITH_CODE, ids=relative)
 def test_blocks_run(page, empty_folder, monkeypatch):
     names: dict[str, Any] = {"__name__": "page"}
-    found = list(blocks(page.read_text()))
-    for block in found:
+    page_blocks = list(blocks(page.read_text()))
+    for block in page_blocks:
         if block.kind == "file":
             (empty_folder / block.what).write_text(block.code)
     compared = 0
-    for block in found:
+    for block in page_blocks:
         if block.kind == "python":
             compared += run_python(block, page, names)
         elif block.kind == "commands":
@@ -186,8 +186,8 @@ def test_commands_and_options_exist():
             command = group
             while words and words[0] in getattr(command, "commands", {}):
                 command = command.commands[words.pop(0)]
-            known = {option for parameter in command.params for option in parameter.opts}
-            unknown = [w for w in words if w.startswith("--") and w not in known]
+            options = {option for parameter in command.params for option in parameter.opts}
+            unknown = [w for w in words if w.startswith("--") and w not in options]
             assert command is not group, (page, line)
             assert not unknown, (page, line)
             seen += 1

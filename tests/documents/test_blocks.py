@@ -130,7 +130,7 @@ def test_certified_accuracy_by_intervals(
     model = MODELS[name]()
     result = pyrobust.certified_accuracy_ibp(model, loader, epsilon, device="cpu")
     assert result == theirs(model, loader, epsilon, device="cpu")
-    by_hand = run_blocks("000", compute_ibp_bounds=lambda *given: tuple(b.float() for b in written_out(*given)))
+    by_hand = run_blocks("000", compute_ibp_bounds=lambda *arguments: tuple(b.float() for b in written_out(*arguments)))
     copied = MODELS[name]()
     expected = by_hand["certified_accuracy_ibp"](_InDoubles(copied), loader, epsilon, device="cpu")
     assert result == expected

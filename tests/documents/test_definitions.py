@@ -149,11 +149,11 @@ def pointwise_robustness() -> None:
 def minimum_adversarial_perturbation() -> None:
     for norm, factor in (("linf", 1 / 2), ("l2", 1 / math.sqrt(2)), ("l1", 1.0)):
         expected = torch.tensor([0.4, 0.2, 0.1]) * factor
-        found = pyrobust.minimum_norm(identity(), X[:3], Y[:3], norm=norm).distance
+        distance = pyrobust.minimum_norm(identity(), X[:3], Y[:3], norm=norm).distance
         proved = pyrobust.BoundedModel(identity(), X).certified_radius(X[:3], Y[:3], norm=norm)
-        assert torch.as_tensor(found).float() == pytest.approx(expected, rel=2e-2)
+        assert torch.as_tensor(distance).float() == pytest.approx(expected, rel=2e-2)
         assert torch.as_tensor(proved).float() == pytest.approx(expected, rel=2e-2)
-        assert (torch.as_tensor(proved) <= torch.as_tensor(found)).all()
+        assert (torch.as_tensor(proved) <= torch.as_tensor(distance)).all()
 
 
 @term("average certified radius")

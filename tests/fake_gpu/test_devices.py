@@ -291,8 +291,8 @@ PURE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Any]] = {
     ),
     "distances": lambda logits, attacked, *_: metrics.distances(attacked, logits, "l2").sum(),
     "mean distance": lambda logits, attacked, labels, radius: metrics.mean_distance(radius, labels == 2),
-    "certified": lambda *given: sum(map(float, metrics.certified_accuracy(given[3], given[2] < 2, [0.0, 0.2]))),
-    "average radius": lambda *given: metrics.average_radius(given[3], given[2] < 2),
+    "certified": lambda *args: sum(map(float, metrics.certified_accuracy(args[3], args[2] < 2, [0.0, 0.2]))),
+    "average radius": lambda *args: metrics.average_radius(args[3], args[2] < 2),
     "lipschitz": lambda logits, _, labels, __: pyrobust.CategoricalProvableAvgRobustness()(logits, labels),
     "accuracy by lipschitz": lambda logits, _, labels, __: pyrobust.CategoricalProvableRobustAccuracy(0.2)(
         logits, labels
@@ -302,16 +302,16 @@ PURE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", PURE)
 def test_functions(fake_cuda: FakeCuda, name: str) -> None:
-    given = LOGITS, ATTACKED, LABELS, RADIUS
-    assert float(PURE[name](*(value.to("cuda:1") for value in given))) == float(PURE[name](*given))
+    arguments = LOGITS, ATTACKED, LABELS, RADIUS
+    assert float(PURE[name](*(value.to("cuda:1") for value in arguments))) == float(PURE[name](*arguments))
 
 
 @pytest.mark.parametrize("make", [twins.RobustAccuracy, twins.CategoricalProvableAvgRobustness])
 def test_torchmetrics(fake_cuda: FakeCuda, make: Any) -> None:
-    given = (LOGITS, ATTACKED, LABELS) if make is twins.RobustAccuracy else (LOGITS, LABELS)
+    arguments = (LOGITS, ATTACKED, LABELS) if make is twins.RobustAccuracy else (LOGITS, LABELS)
     values = []
     for device in ("cpu", "cuda:1"):
         metric = make().to(device)
-        metric.update(*(value.to(device) for value in given))
+        metric.update(*(value.to(device) for value in arguments))
         values.append(float(metric.compute()))
     assert values[0] == values[1]

@@ -150,17 +150,17 @@ def per_step(cuda: FakeCuda, run: Callable[[int], Any], few: int, many: int) -> 
 
 # Launches: measured, and a few more for other versions of torch.
 @pytest.mark.parametrize(
-    ("attack", "norm", "most"),
+    ("attack", "norm", "limit"),
     [
-        *((PGD, norm, most) for norm, most in (("linf", 10), ("l2", 28), ("l1", 30))),
-        *((APGD, norm, most) for norm, most in (("linf", 16), ("l2", 40), ("l1", 36))),
-        *((FAB, norm, most) for norm, most in (("linf", 35), ("l2", 34), ("l1", 35))),
-        *((Square, norm, most) for norm, most in (("linf", 32), ("l2", 14), ("l1", 15))),
+        *((PGD, norm, limit) for norm, limit in (("linf", 10), ("l2", 28), ("l1", 30))),
+        *((APGD, norm, limit) for norm, limit in (("linf", 16), ("l2", 40), ("l1", 36))),
+        *((FAB, norm, limit) for norm, limit in (("linf", 35), ("l2", 34), ("l1", 35))),
+        *((Square, norm, limit) for norm, limit in (("linf", 32), ("l2", 14), ("l1", 15))),
         (FMN, "linf", 58),
         (DDN, "l2", 50),
     ],
 )
-def test_steps_of_attacks(fake_cuda: FakeCuda, attack: Any, norm: str, most: int) -> None:
+def test_steps_of_attacks(fake_cuda: FakeCuda, attack: Any, norm: str, limit: int) -> None:
     x, y = labelled(6)
     net, x, y = small_net().to(GPU), x.to(GPU), y.to(GPU)
     few, many = {Square: (64, 128), APGD: (12, 24), FAB: (6, 12)}.get(attack, (4, 8))
@@ -174,7 +174,7 @@ def test_steps_of_attacks(fake_cuda: FakeCuda, attack: Any, norm: str, most: int
     waits, late, launches = per_step(fake_cuda, run, few, many)
     assert waits <= 0
     assert late <= 1
-    assert launches <= most
+    assert launches <= limit
 
 
 @pytest.mark.parametrize("grid", [None, "1/255"])
@@ -216,8 +216,8 @@ def test_rounds_of_sequential_sampling(fake_cuda: FakeCuda) -> None:
     assert not any(line.startswith("smoothing/sampling") for _, line in counts.waits)
 
 
-@pytest.mark.parametrize(("method", "most"), [("ibp", 300), ("crown-ibp", 450), ("crown", 600)])
-def test_chunks_of_bounds(fake_cuda: FakeCuda, method: str, most: int) -> None:
+@pytest.mark.parametrize(("method", "limit"), [("ibp", 300), ("crown-ibp", 450), ("crown", 600)])
+def test_chunks_of_bounds(fake_cuda: FakeCuda, method: str, limit: int) -> None:
     totals = []
     for count in (4, 16):
         x, y = labelled(count)
@@ -226,7 +226,7 @@ def test_chunks_of_bounds(fake_cuda: FakeCuda, method: str, most: int) -> None:
             bounded.margins(x.to(GPU), y, 0.01, method=method)
         totals.append(counts.launches.total())
         assert counts.waits.total() <= 15
-    assert totals[0] <= most
+    assert totals[0] <= limit
     assert totals[1] <= totals[0] + 20, "not with the number of examples"
 
 

@@ -30,8 +30,8 @@ def test_millions_of_rows(op: str, dtype: torch.dtype) -> None:
             continue
         box = BOXES[(size + seed) % len(BOXES)]
         x = examples((ROWS, size), dtype, *box, seed=seed)
-        given = v, x, radius, *box
-        z = run(op, given)
-        check(op, given, z)
+        operands = v, x, radius, *box
+        z = run(op, operands)
+        check(op, operands, z)
         x_adv = ops.add_perturbation(x, z, *box)
         assert (moved_at_most(x_adv, x, z) & (x_adv.double() >= box[0]) & (x_adv.double() <= box[1])).all()

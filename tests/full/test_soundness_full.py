@@ -72,7 +72,7 @@ def test_every_outcome_of_certify(classes, alpha):
         ]
         assert all(label < classes for _, _, label, _ in certified)
         for parts in outcomes(8, classes + 1):
-            p = tuple(Fraction(part, 8) for part in parts)
+            p = tuple(Fraction(eighths, 8) for eighths in parts)
             false = sum(
                 (probability_of(a, p) * probability_of(b, p) for a, b, label, low in certified if low > p[label]),
                 Fraction(0),
@@ -89,5 +89,5 @@ def test_every_outcome_of_predict(classes, n, alpha):
     )
     decided = [(v, label) for v, label in zip(votes, result.prediction.tolist(), strict=True) if label != ABSTAIN]
     for parts in outcomes(8, classes + 1):
-        wrong = wrong_predictions(decided, tuple(Fraction(part, 8) for part in parts))
+        wrong = wrong_predictions(decided, tuple(Fraction(eighths, 8) for eighths in parts))
         assert wrong <= Fraction(alpha), f"p = {parts}: wrong with probability {float(wrong)}"

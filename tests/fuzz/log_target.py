@@ -23,10 +23,10 @@ def examine(content: bytes, path: Path) -> bool:
         if str(path) not in str(error) or len(str(error)) > 1000 + len(str(path)):
             raise RuntimeError("error does not name the file, or is too long") from error
         return False
-    found = audit(log)
-    assert len(found.counted) == len(set(log.index.tolist()))
-    assert all("\n" not in finding.message and len(finding.message) < 1000 for finding in found.findings)
-    json.dumps(found.to_dict(), allow_nan=False)
+    report = audit(log)
+    assert len(report.counted) == len(set(log.index.tolist()))
+    assert all("\n" not in finding.message and len(finding.message) < 1000 for finding in report.findings)
+    json.dumps(report.to_dict(), allow_nan=False)
     return True
 
 
