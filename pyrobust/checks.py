@@ -335,7 +335,7 @@ def radii(
     """Return one radius, or one for each example or each element: numbers of at least 0, float64 on the CPU.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         value: a number, or a sequence, array or tensor [N]; a single radius [1] holds for every example. If ``shape``
             is given, the value may also be a tensor with the dimensions of the examples, [N, *shape], or a tensor that
             broadcasts to a single example.
@@ -405,7 +405,7 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     """Return a tensor unchanged; convert an array, or a list of numbers, arrays or tensors; return None otherwise.
 
     Python's numbers have no dtype: in a list, those that are not integers get ``dtype``, by default torch's default. An
-    array shares its memory with the tensor where torch can do that.
+    array shares its memory with the tensor where torch supports this.
 
     >>> as_tensor(np.array([1, 2])), as_tensor([[0.5, 1]]), as_tensor(["a"])
     (tensor([1, 2]), tensor([[0.5000, 1.0000]]), None)
@@ -433,7 +433,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     """Return class labels as int64 [N] on the CPU.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         value: a tensor, an array or a sequence of integers.
         examples: N.
         classes: number of classes, if known; labels are below it.
@@ -476,10 +476,10 @@ def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | Non
     """Return a dense float tensor unchanged, and convert an array or a list of floats to such a tensor.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         value: a tensor, an array or a list; numbers in a list get ``dtype``, see ``as_tensor``.
-        sets: the function that takes data sets and loaders, which the error names if ``value`` may be one of these.
-        dtype: of numbers in a list.
+        sets: name of the function that takes data sets and loaders, for the error if ``value`` may be one of these.
+        dtype: dtype of numbers in a list.
 
     >>> float_tensor("x", torch.zeros(2, dtype=torch.uint8))
     Traceback (most recent call last):
@@ -681,7 +681,7 @@ def number_text(value: float) -> str:
 
 
 def summary(result: object, **facts: Any) -> str:
-    """Write the ``repr`` of a result: its class and those of the ``facts`` that are not None, without arrays.
+    """Write the ``repr`` of a result: its class and all ``facts`` that are not None, without arrays.
 
     >>> class Bounds: ...
     >>> summary(Bounds(), images=2, sigma=0.25, grid=None)

@@ -12,7 +12,7 @@ CUBLAS_WORKSPACE = ":4096:8"
 
 
 def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
-    """Set cuBLAS's variable if unset, early: a user may train or measure accuracy before certifying on a grid."""
+    """Set cuBLAS's variable early if it is unset: users may train or measure accuracy before certifying on a grid."""
     environment.setdefault(CUBLAS_VARIABLE, CUBLAS_WORKSPACE)
 
 

@@ -62,7 +62,7 @@ class InputError(_ArgumentError, ValueError):
 
     Attributes:
         function, argument, expected, got, hint, problem, where: texts, empty if the message has no such part. Assigning
-            to them changes the message: a new ``argument`` replaces the name shown.
+            to an attribute changes the message: a new ``argument`` replaces the name shown.
 
     >>> error = InputError("sigma", "a finite number above 0", -1.0)
     >>> error

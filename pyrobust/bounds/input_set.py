@@ -55,7 +55,7 @@ class Around:
 class Choices:
     """B products of finite sets: each part of an input, along its first axis, is one of K points.
 
-    Where the parts are words, these are texts in which each word may be replaced by its substitutes: the sets of Jia et
+    If the parts are words, a set holds the texts in which each word may be replaced by its substitutes, as in Jia et
     al., "Certified robustness to adversarial word substitutions" (2019).
 
     Args:

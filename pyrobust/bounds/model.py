@@ -92,7 +92,7 @@ class BoundedModel:
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018);
     - "alpha-crown": like "crown", but the lower slopes of ReLU and leaky ReLU (in the native engine also of PReLU and
-      abs) are optimised for each bound (Xu et al., 2021). All other functions keep the relaxations of "crown".
+      abs) are optimised for each bound (Xu et al., 2021). All other activations keep the relaxations of "crown".
 
     The methods "crown-ibp", "crown" and "alpha-crown" intersect their bounds, and the hidden-layer ranges that they
     refine, with interval bounds of the same sets, so their bounds are never looser than those of "ibp", up to rounding.
@@ -218,8 +218,8 @@ class BoundedModel:
                 model takes no other values.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
                 may also hold a radius for each element: a tensor that broadcasts to x, or to one example, and has as
-                many dimensions as that. A tensor [B] always holds a radius for each example, so radii for the elements
-                of a vector have the shape [1, N]. A radius may be infinite if there is a clip range.
+                many dimensions as x or the example. A tensor [B] always holds a radius for each example, so radii for
+                the elements of a vector have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
@@ -500,8 +500,8 @@ class BoundedModel:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
         Every returned radius is proved. Unless the limit was proved or the time ended, the proof failed at a second
-        radius, larger by at most 2⁻²⁰·largest (2⁻²⁰·max(1, radius) if ``largest`` is not given). No radius is inferred
-        from a proof at another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are
+        radius that is larger by at most 2⁻²⁰·largest (2⁻²⁰·max(1, radius) if ``largest`` is not given). No radius is
+        inferred from a proof at another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are
         monotone; with these, the radius is the quotient of a margin and a slope.
 
         Args:

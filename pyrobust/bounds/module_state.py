@@ -78,10 +78,10 @@ class ModuleState:
 
     Every submodule is compared by its class and all attributes, and every tensor by dtype, device, shape, strides,
     bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
-    these are compared by value. Functions are compared with their defaults, their closures, and the globals that their
-    code names. Classes are compared by all their members; in packages that are taken as constant (torch, NumPy,
-    pyrobust and parts of the standard library), only members that are named by code outside these packages are
-    compared. Files and other external data that a forward pass reads are not compared.
+    these are compared by value. Functions are compared by their code, defaults and closures, and by the global
+    variables that the code uses. Classes are compared by all their members; in packages that are taken as constant
+    (torch, NumPy, pyrobust and parts of the standard library), only members that are named by code outside these
+    packages are compared. Files and other external data that a forward pass reads are not compared.
 
     Raises:
         Incomparable: for a submodule in training mode, a forward hook, a tensor that is not plain, an object of any

@@ -32,7 +32,7 @@ class Bounds(Tabular):
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, with sums in any order).
         lower_by: the method that gave each bound, in the shape of lower: "ibp" where it is tighter than linear
-            relaxation, or where the time ended before. For a layer's neurons, it is always ``method``.
+            relaxation, or where the time ended before. For a layer's neurons, ``lower_by`` is always ``method``.
         upper_by: the method that gave each upper bound, as for ``lower_by``.
     """
 

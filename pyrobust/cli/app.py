@@ -74,7 +74,7 @@ class CommandGroup(TyperGroup):
         self.commands = _Commands(self.commands)  # type: ignore[assignment]  # a mapping; nothing changes it
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands, without importing the commands as typer would."""
+        """Return the names of the commands; typer's method would import the commands."""
         return list(self.commands)
 
 

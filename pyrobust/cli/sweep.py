@@ -117,7 +117,7 @@ def executor_of(on: str | None, devices: str | None, device: str | None) -> tupl
 
 @contextlib.contextmanager
 def naming_executor(on: str | None) -> Iterator[None]:
-    """Make errors about the executor name the option that gave it."""
+    """In errors about the executor, name the option that the executor comes from."""
     try:
         yield
     except InputError as error:

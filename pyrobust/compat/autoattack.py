@@ -200,8 +200,9 @@ class AutoAttack:
             y_orig: [N], the labels.
             bs: rows per forward pass.
             return_labels: whether to return the model's predictions as well.
-            state_path: file that records after each attack which examples are broken. If it exists, the run is resumed
-                with the remaining attacks, and only the adversarial examples that these attacks find are returned.
+            state_path: file that records after each attack which examples are broken. If the file exists, the run is
+                resumed with the remaining attacks, and only the adversarial examples that these attacks find are
+                returned.
 
         Returns:
             x_adv [N, ...], equal to x_orig where no adversarial example was found; with return_labels, also the

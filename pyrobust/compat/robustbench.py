@@ -113,8 +113,8 @@ def benchmark(
 
     Raises:
         InputError: a value out of range, or a threat model or an argument that is not supported.
-        FileFormatError: a missing or broken data file, or an existing file, in the place of the model info, that is not
-            a model info.
+        FileFormatError: a missing or broken data file, or an existing file at the path of the model info that is not
+            a model info file.
         StoreError: the model info cannot be written.
 
     >>> import contextlib, io

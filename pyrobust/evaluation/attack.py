@@ -82,8 +82,8 @@ def attack_dataset(
     moved to their nearest levels, with a warning; every x_adv has to be on the grid, and distances are exact, in
     levels. The grid "auto" is the grid of the whole data set.
 
-    If the attack has an epsilon for each element, the run stores these as ``box``; the run's epsilon is then 1, and
-    distances are multiples of the box, ``max |δᵢ| / boxᵢ``.
+    If the attack has an epsilon for each element, the run stores these epsilons as ``box``; the run's epsilon is then
+    1, and distances are ``max |δᵢ| / boxᵢ``.
 
     With ``minimum``, the run holds the nearest adversarial example found for each image, at any distance. The distance,
     rounded up, is stored: 0 where the image itself is misclassified, inf where no adversarial example was found.
@@ -294,8 +294,8 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
 
     The settings are those that the attack's class declares, and the attributes that a user's class adds; settings of an
     ensemble's attacks are named "attack.setting". A default that depends on epsilon, such as the step size of ``PGD``,
-    is a formula. ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings, bools and
-    None are hashed by `model_hash`.
+    is given as a formula. ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings,
+    bools and None are hashed by `model_hash`.
 
     >>> from pyrobust.attacks import FGSM
     >>> attack_settings(FGSM(lambda x: x, seed=3))

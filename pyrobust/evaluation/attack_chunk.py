@@ -157,7 +157,7 @@ class AttackChunk:
         return distance
 
     def distances_above(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The exact distances, as multiples of the box if there is one, rounded up: float64 [B]."""
+        """The exact distances (with a box, ``max |δᵢ| / boxᵢ``), rounded up: float64 [B]."""
         if self.box is not None:
             return box_distances_above(x_adv, x, self.box)
         return distances_above(x_adv, x, self.attack.norm)
@@ -198,7 +198,7 @@ class AttackChunk:
         adversarial: npt.NDArray[np.int64],
         label: npt.NDArray[np.int64],
     ) -> list[str]:
-        """Name the attack that broke each image: "clean" if the model misclassifies x itself, "" if it is robust."""
+        """Name the attack that broke each image: "clean" if x itself is misclassified, "" if no attack broke it."""
         broken_by = []
         for row, claim in enumerate(self._claims(len(label))):
             if clean[row] != label[row]:

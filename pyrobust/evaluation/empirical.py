@@ -40,8 +40,8 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
 
     The model gets a tensor in a batch of one, [1, ...], and any other input alone, as the data set yields it. If the
     model fails on the first example in that form, all examples are passed in the other form: alone, or in a batch of
-    one. The attack gets input and label in the form that the model takes: in a batch of one, the integer label of a
-    tensor is int64 [1].
+    one. The attack gets input and label in the form that the model takes: the integer label of a tensor in a batch of
+    one becomes int64 [1].
 
     Args:
         model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
@@ -50,12 +50,12 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
             always a label. A module is called, unless it has ``predict`` and the input has no tensors.
         dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches,
             either from a ``DataLoader`` with a batch size or with labels that are a tensor or array [N]; or one batch
-            (x, y) of tensors or arrays. If the model is called, tensors are moved to its device, and a float tensor to
-            its dtype. If the model returns logits, labels are class numbers.
+            (x, y) of tensors or arrays. If the model itself is called, tensors are moved to its device, and float
+            tensors are converted to its dtype. If the model returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)``, or with ``epsilon=`` or ``eps=``
             if its parameter has that name, with gradients enabled and a copy of the input; returns an adversarial
-            input, of the same shape if it is a tensor. It may also be a subclass of ``AdversarialAttack``, instantiated
-            as ``attack_fn(model, epsilon=epsilon)``, or an instance made with this epsilon.
+            input, of the same shape if it is a tensor. ``attack_fn`` may also be a subclass of ``AdversarialAttack``,
+            instantiated as ``attack_fn(model, epsilon=epsilon)``, or an instance made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:

@@ -97,7 +97,7 @@ class LibraryProducts:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Wrap calls, so that the caller's settings neither change the operators' arithmetic nor record gradients."""
+        """Run the block so that the caller's settings do not change the arithmetic, and no gradients are recorded."""
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             yield
 

@@ -68,8 +68,8 @@ def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> P
         deployed: the unit roundoff of the forward pass that bounds hold for; 0 for real numbers.
 
     Raises:
-        ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly), or an
-            activation has neither native code nor a rule.
+        ModelError: a parameter is not finite, a parameter is zero but not known exactly (so its relative error is
+            undefined), or an activation has neither native code nor a rule.
     """
     return _Packing(dtype, deployed).run(output)
 

@@ -23,7 +23,7 @@ def engine_for(output: Node, dtype: torch.dtype, model_device: torch.device, nam
     """The engine called ``name``; by default "native" for a model on the CPU, "torch" for a model on a GPU.
 
     Raises:
-        InputError: "torch" for a model on another device.
+        InputError: the engine is "torch", but the model is neither on the CPU nor on a CUDA GPU.
         ModelError: see the engines.
     """
     if name is None:

@@ -69,7 +69,7 @@ class Watch:
         return self.interrupt is None and (self.deadline is None or time.monotonic() < self.deadline)
 
     def begin(self, work: Work, query: Query, norm: str, examples: int, rows: int, memory: int) -> None:
-        """Begin to bound ``rows`` linear functions of each of some sets, in ``memory`` bytes at once."""
+        """Begin to bound ``rows`` linear functions for each of ``examples`` sets, in ``memory`` bytes at once."""
         self._work, self._query, self._norm, self._size = work, query, norm, examples
         self._count, self._memory = rows, memory
         self._rows: Sequence[int] = []

@@ -122,7 +122,7 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
-    """The nodes that compute a weighted sum of squares, from the output on, and the node that is squared.
+    """The nodes that compute a weighted sum of squares, from the sum down to the squares, and the node that is squared.
 
     None for a node that is not such a sum with weights and shifts ≥ 0. A ReLU among the nodes has no effect.
     """

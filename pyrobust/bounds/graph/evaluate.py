@@ -86,5 +86,5 @@ def like(constant: Constant, z: Tensor) -> Tensor:
 
 
 def flattened(t: Tensor, start: int = 1) -> Tensor:
-    """The tensor with the dimensions from ``start`` on flattened into one; if it has none, [B] becomes [B, 1]."""
+    """Flatten all dimensions from ``start`` on into one; if there are no such dimensions, [B] becomes [B, 1]."""
     return t.flatten(start) if t.dim() > start else t.unsqueeze(-1)

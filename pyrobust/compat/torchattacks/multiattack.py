@@ -64,7 +64,7 @@ class MultiAttack(Attack):
             raise InputError("attacks", "attacks on one model", f"{len(models)} models")
 
     def forward(self, images: Tensor, labels: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
-        """Generate adversarial images; images that no attack fools come back unchanged.
+        """Generate adversarial images; images on which no attack succeeds are returned unchanged.
 
         The arguments are as for ``Attack.forward``.
 

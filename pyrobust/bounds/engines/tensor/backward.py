@@ -47,7 +47,7 @@ class FiniteSets:
 
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
-        changes: [B], largest number of parts of an input that are not at their first point of the set.
+        changes: [B], the largest number of parts of an input that may differ from their first points.
         error: [B, P·m], the rounding error that a coefficient of 1 causes in its row.
     """
 
@@ -60,7 +60,7 @@ class FiniteSets:
         return FiniteSets(self.points[chosen], self.changes[chosen], self.error[chosen])
 
     def minimum(self, a: Tensor, image: Tensor) -> Tensor:
-        """Lower bounds [R] of the sums of rows' coefficients [R, P·m] times the elements of any input."""
+        """Lower bounds [R], over all inputs, of the sums Σ aᵢ·xᵢ, for rows of coefficients a [R, P·m]."""
         total = -concretize_rows(a.abs(), image, self.error, self.error)
         size = max(1, _BLOCK // self.points[0, :, :, 0].numel())
         for i in image.bincount().nonzero().squeeze(1).tolist():

@@ -52,5 +52,5 @@ class Outward:
 
 
 def magnitude(lower: Tensor, upper: Tensor) -> Tensor:
-    """The largest |z| of ranges."""
+    """The largest |z| in each range."""
     return torch.maximum(lower.abs(), upper.abs())

@@ -31,7 +31,7 @@ class Arithmetic:
     unbounded: bool = False
 
     def times(self, a: Tensor, b: Tensor) -> Tensor:
-        """The product, 0 where a factor is 0."""
+        """The product; 0 where either factor is 0, even if the other factor is infinite."""
         return torch.where((a == 0) | (b == 0), 0.0, a * b) if self.unbounded else a * b
 
     def share(self, roundings: int) -> float:

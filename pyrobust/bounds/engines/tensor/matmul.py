@@ -25,8 +25,8 @@ _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 def check_products(device: torch.device) -> None:
     """Raise ModelError where matrix products of float64 tensors may be emulated.
 
-    From CUDA 13.0 on, an environment variable can make cuBLAS emulate them by products of integers, whose errors are
-    not multiples of the float64 roundoff; torch has no switch for this.
+    From CUDA 13.0 on, an environment variable can make cuBLAS emulate float64 products by products of integers, whose
+    errors are not multiples of the float64 roundoff; torch has no switch for this.
     """
     setting = os.environ.get(_EMULATION, "")
     if device.type == "cuda" and setting not in ("", "0"):
@@ -99,7 +99,7 @@ def _patches(z: Tensor, node: Conv2d) -> Tensor:
 
 
 def patches_of(layer: Layer, window: Window | None) -> int:
-    """Number of elements in the patches of one row, which ``forward`` and ``backward`` also hold."""
+    """Number of elements in the patches of one row, for which ``forward`` and ``backward`` also need memory."""
     if not isinstance(layer.node, Conv2d):
         return 0
     places = (window or Window.whole(layer.node.shape)).size((1, *layer.node.shape[1:]))

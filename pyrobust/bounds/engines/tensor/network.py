@@ -44,7 +44,7 @@ _NONE = torch.empty(0, dtype=torch.float64, device="cpu")
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Layer:
-    """A node whose inputs are indices of earlier layers; tensors are float64, and empty if the node has none.
+    """A node whose inputs are indices of earlier layers; tensors are float64, and empty if the node does not use them.
 
     Attributes:
         node: the operation.
@@ -114,8 +114,8 @@ class Network:
         device: device of the constants.
 
     Raises:
-        ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly), or an
-            activation has no interval or no relaxation.
+        ModelError: a parameter is not finite, a parameter is zero but not known exactly (so its relative error is
+            undefined), or an activation has no interval or no relaxation.
     """
 
     def __init__(self, output: Node, device: torch.device) -> None:

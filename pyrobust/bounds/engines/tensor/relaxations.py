@@ -2,9 +2,10 @@
 
 A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes these errors:
 
-- at a sum of products: the computed coefficients are taken as exact, an error of at most γ Σ|a w| or, after
-  multiplication by the inputs, |a|·γ·Σ|w|m. Inexact weights, biases and deployed sums are treated in the same way;
-- at a function, or a factor of a product: a times a slope is rounded, an error of at most |a|·u·|slope|·m; and
+- at a sum of products: the computed coefficients are taken as exact, which causes an error of at most γ Σ|a w| or,
+  after multiplication by the inputs, |a|·γ·Σ|w|m. Inexact weights, biases and deployed sums are treated in the same
+  way;
+- at a function, or a factor of a product: a times a slope is rounded, with an error of at most |a|·u·|slope|·m; and
 - where several consumers add to one coefficient: one rounding error for each addition.
 
 All these errors are subtracted from lower intercepts and added to upper ones, so that the backward pass need not track
@@ -114,7 +115,7 @@ class Relaxations:
         return self._slopes[i]
 
     def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """Linear relaxations in the first and in the second factor of a product; the sum of both bounds the product."""
+        """Linear relaxations in the first and in the second factor of a product, which is bounded by their sum."""
         if i not in self._products:
             self._products[i] = self._product(i)
         return self._products[i]
@@ -290,8 +291,9 @@ def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, P
     """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
 
     The two planes of McCormick (1976) below x·y, p = l_y, q = l_x and p = u_y, q = u_x, and every plane between them,
-    are equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Of the plane halfway,
-    those with p = 0 or q = 0 and McCormick's two, the one with the largest minimum on the box is used.
+    are equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). The plane
+    halfway, the planes with p = 0 or q = 0 and McCormick's two are compared, and the plane with the largest minimum on
+    the box is used.
     """
     finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
     (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))

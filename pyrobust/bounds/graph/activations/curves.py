@@ -45,7 +45,7 @@ class Curve:
     """A function f of one variable, with three pieces (one or two may be empty), alternately convex and concave.
 
     Its bounds are rounded outward: they allow for errors of up to 128 roundings in the float64
-    values and slopes, see the floors below.
+    values and slopes, see ``value_floor`` and ``slope_floor``.
 
     Attributes:
         value: z → f(z) in differentiable torch operations.
@@ -336,7 +336,7 @@ class _Contacts(NamedTuple):
     found: Tensor
 
     def offsets(self, distance: Tensor) -> Tensor:
-        """The distance of the point of contact from the near end of the piece; infinite for none, NaN where unknown."""
+        """The distance of the point of contact from the near end of the piece; inf if there is none, NaN if unknown."""
         place = (distance.log() - _FIRST) / _STEP
         place = place.where(place < len(self.found) - 1, torch.nan)
         index = place.nan_to_num(0).clamp(min=0).long()
@@ -423,7 +423,7 @@ def row_of_bounds(
     offset: Callable[[Activation], float] = lambda node: 0.0,
     defined: Callable[[Activation], Defined | None] = lambda node: None,
 ) -> ActivationRow:
-    """The row of a function with bounds in torch operations that round outward themselves."""
+    """The row of a function whose bounds are computed by torch operations and already rounded outward."""
 
     def rule(node: Activation) -> RelaxationRule:
         def apply(l: npt.NDArray[np.float64], u: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:  # noqa: E741 - the field's names

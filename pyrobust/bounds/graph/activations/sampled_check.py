@@ -30,7 +30,7 @@ def check_bounds(
         exact: whether the bounds are rounded outward; if not, a larger error is allowed, and all ranges are finite.
 
     Raises:
-        InputError: a value lies outside; the message names the range and the point.
+        InputError: a value lies outside its bounds; the message names the range and the point.
     """
     lower, upper, z = _samples(infinite=exact)
     value = forward(z)

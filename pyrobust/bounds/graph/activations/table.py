@@ -98,8 +98,8 @@ class ActivationRow:
             ``LARGEST`` times the largest float.
         exact_from: node → the value from which on a deployed forward pass does not round; −inf if it never rounds.
         defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None if it has one for
-            all numbers. Where a function may lack a value, nothing is known of its layer, of the layers after it and of
-            the network.
+            all numbers. Where a function may lack a value, nothing is known of its layer, the layers after it or the
+            network.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None
@@ -164,7 +164,7 @@ def row_from_rule(
     slope_range: tuple[float, float] | None = None,
     differentiable: Differentiable | None = None,
 ) -> ActivationRow:
-    """The row of a function without parameters whose relaxation is a numpy rule, on the host, for both engines."""
+    """The row of a function that has no parameters, and that both engines relax by a numpy rule on the host."""
 
     def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
         *_, low, high = apply_rule(node.function, rule, lower, upper)

@@ -1,4 +1,4 @@
-"""Calls that do not depend on input values: on parameters alone, on shapes, or with fresh tensors as a result."""
+"""Calls that do not depend on input values: calls that use parameters alone, read shapes or create tensors."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ _SHRUNK = (aten.sub.Tensor, Z, (aten.mul.Tensor, (aten.sign.default, Z), NUMBER)
 
 @lowers_together((aten.where.self, (aten.gt.Scalar, (aten.abs.default, Z), NUMBER), _SHRUNK, (aten.mul.Tensor, Z, 0)))
 def softshrink(lowering: Lowering, z: Node, bound: float) -> Node:
-    """Z moved towards 0 by a bound, as ``torch.nn.functional.softshrink`` computes it."""
+    """Z moved towards 0 by at most ``bound``, as ``torch.nn.functional.softshrink`` computes it."""
     return activation(lowering, z, "softshrink", parameters=(bound,))
 
 
@@ -237,9 +237,9 @@ def register_rule(
     unless ``slope_range`` is given; ``DifferentiableBounds`` refuses it unless ``differentiable`` is given or the rule
     is a `Curve`.
 
-    The rule is trusted. Before it is added, it is compared with values of the operator at thousands of points, which
-    finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16 roundings
-    of its value; this semantics is refused if the float32 operator is found to have a larger error.
+    The rule is trusted. Before it is added, the rule is compared with values of the operator at thousands of points;
+    this finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16
+    roundings of its value; this semantics is refused if the float32 operator is found to have a larger error.
 
     Args:
         operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or your own operator, made with

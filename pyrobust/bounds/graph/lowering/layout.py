@@ -119,8 +119,8 @@ class Displaced:
 
     Attributes:
         parts: the tensors that the elements come from.
-        numbers: the elements' numbers in the traced batch, as from ``_numbered``.
-        error: the error that operators raise if they need the batch first.
+        numbers: the number of each element in the traced batch, as assigned by ``_numbered``.
+        error: the error raised by operators that need the batch as the first dimension.
     """
 
     parts: tuple[Value, ...]
@@ -128,7 +128,7 @@ class Displaced:
     error: ModelError
 
     def numbers_in(self, lowering: Lowering, numbered: dict[Value, Tensor]) -> Tensor:
-        """The numbers of these elements in the numbering ``numbered``, which may include more parts."""
+        """The numbers that ``numbered`` assigns to these elements; ``numbered`` may cover further parts."""
         source_numbers = torch.cat([torch.zeros(1), *(t.flatten() for t in _numbered(lowering, self.parts))]).long()
         theirs = torch.cat([torch.zeros(1), *(numbered[operand].flatten() for operand in self.parts)]).double()
         table = torch.zeros(len(source_numbers), dtype=torch.float64)

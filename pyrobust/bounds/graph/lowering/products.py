@@ -61,7 +61,7 @@ def product(lowering: Lowering, a: Node, b: Node) -> Node:
 
 
 def columns(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node:
-    """The elements of z, which ``move`` brings to [B, ..., K], in the layout [K, 1, P] of ``summed``."""
+    """The elements of z, moved to [B, ..., K] by ``move`` and then to the layout [K, 1, P] of ``summed``."""
     return moved(lowering, z, lambda t: _as_columns(move(t)))
 
 

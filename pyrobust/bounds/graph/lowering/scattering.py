@@ -55,7 +55,7 @@ def scatter(lowering: Lowering, z: Value, dim: int, index: Value, source: Value)
 
 @lowers(aten.scatter.value)
 def scatter_number(lowering: Lowering, z: Value, dim: int, index: Value, value: float) -> Node:
-    """A number in the place of elements."""
+    """One tensor, with elements replaced by a number."""
     places = _constant(lowering, index)
     return gathered(
         lowering, (z, as_constant(value)), lambda t, v: t.scatter(dim, places, v.to(t).expand(places.shape))
