@@ -436,7 +436,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
         name: name of the argument.
         value: a tensor, an array or a sequence of integers.
         examples: N.
-        classes: number of classes, if known; labels are below it.
+        classes: number of classes, if known; labels are below this number.
         lowest: the lowest label; -1 also admits examples without a class.
 
     >>> class_labels("y", [3, 1], 2)

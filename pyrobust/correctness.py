@@ -7,8 +7,8 @@ attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accura
 The prediction that counts is made in a batch of one, since a user will run the example alone. In a larger batch, the
 logits may be rounded differently, so a prediction is accepted only where rounding cannot change it: if the label's
 logit and the largest other logit differ by more than √ε times the row's largest |logit|. All other examples, and
-examples whose logits are not finite, run again alone. ε is the rounding unit of the coarsest arithmetic that runs in
-the model (``Runner.unit``): the unit of float32, not float64, if a callable casts its float64 input to float32.
+examples whose logits are not finite, are run again alone. ε is the rounding unit of the coarsest arithmetic that runs
+in the model (``Runner.unit``): the unit of float32, not float64, if a callable casts its float64 input to float32.
 
 The cost is one forward pass of the batch, and one for each example that runs again; on ordinary inputs, no example
 does. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``). Sweeps

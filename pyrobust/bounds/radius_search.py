@@ -1,4 +1,4 @@
-"""Search for certified radii, with a bracket for each example and all examples in one batch."""
+"""Search for the certified radii of a batch of examples, with a bracket for each example."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def reports_full_output() -> Iterator[None]:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, by which schedulers announce that they will kill a process; handled as Ctrl-C is."""
+    """SIGTERM, by which schedulers announce that they will kill a process; it is handled like Ctrl-C."""
 
 
 @contextlib.contextmanager

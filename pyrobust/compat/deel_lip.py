@@ -11,10 +11,10 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 - NaN and infinite predictions prove nothing, where deel-lip may return NaN;
 - with reduction "none", binary metrics return [N], where deel-lip returns [N, 1].
 
-In every metric ``lip_const`` is the Lipschitz constant, ``reduction`` is "auto", "sum_over_batch_size" or "mean" (all
-three give the mean), "sum" or "none" (or None), in upper or lower case, and ``name`` defaults to the name of the class.
-Metrics are called like Keras's losses, ``metric(y_true, y_pred, sample_weight=None)``; ``metric.call(y_true, y_pred)``
-returns the values [N] before weighting and reduction.
+In every metric ``lip_const`` is the Lipschitz constant, ``reduction`` is "mean" (or "auto" or "sum_over_batch_size",
+which also give the mean), "sum" or "none" (or None), in upper or lower case, and ``name`` defaults to the name of the
+class. Metrics are called like Keras's losses, ``metric(y_true, y_pred, sample_weight=None)``;
+``metric.call(y_true, y_pred)`` returns the values [N] before weighting and reduction.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def image_set(
 ) -> LabelledImages:
     """Return a data set unchanged, and read other data into memory; ``rounding`` is as for ``as_image_set``.
 
-    With "warn", a warning is logged in place of an error. From data without a length, such as a generator, only the
-    images that the selection needs are read.
+    With ``rounding="warn"``, a warning is logged in place of an error. From data without a length, such as a generator,
+    only the images that the selection needs are read.
     """
     images = data if isinstance(data, LabelledImages) else _read(data, settings, rounding)
     if images.rounded != "no" and rounding == "warn":

@@ -19,8 +19,8 @@ Differences:
   training mode (``set_model_training_mode(model_training=True)``) they take all steps on every example. APGD, APGDT,
   FAB, Square and AutoAttack refuse training mode;
 - attacks of the third group return the image itself if they find no adversarial example, and also refuse training mode.
-  Adversarial points are moved beyond the decision boundary, at most to twice their distance, until rounding, which
-  depends on the batch, cannot undo the misclassification. EADEN and EADL1 refuse kappa above 0. After
+  Adversarial points are moved beyond the decision boundary, to at most twice their distance from x, until rounding,
+  which depends on the batch, cannot undo the misclassification. EADEN and EADL1 refuse kappa above 0. After
   set_return_type("int") these attacks search on the levels of image files; also call set_return_type("int") before
   ``save`` with save_type="int";
 - AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; APGD, APGDT and FAB take

@@ -114,7 +114,7 @@ class Attack:
         return logits
 
     def set_normalization_used(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
-        """Declare that images are (· − mean[c]) / std[c]; eps and alpha stay in the units of [0, 1].
+        """Declare that images are normalized to (· − mean[c]) / std[c]; eps and alpha stay in the units of [0, 1].
 
         Args:
             mean: one number for each channel.

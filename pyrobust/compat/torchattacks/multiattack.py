@@ -104,7 +104,7 @@ class MultiAttack(Attack):
             attack.set_device(device)
 
     def set_normalization_used(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
-        """Declare that images are (· − mean[c]) / std[c]; arguments are as for ``Attack.set_normalization_used``."""
+        """Declare that images are normalized, with arguments as for ``Attack.set_normalization_used``."""
         super().set_normalization_used(mean, std)
         for attack in self.attacks:
             attack.set_normalization_used(mean, std)

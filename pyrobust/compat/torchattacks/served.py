@@ -130,7 +130,7 @@ class EveryExample:
 
 
 class AllSteps(EveryExample, BatchAttack):
-    """Signed or normalized gradient steps for every example up to the last iterate, whether fooled or not.
+    """All steps for every example, with signed or normalized gradients, even after an iterate fools the model.
 
     x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None. With
     step_size None, x_{t+1} = Π(x_t + g_t).

@@ -1,4 +1,4 @@
-"""Attacks that end for an example once it is fooled: FGSM, variants of PGD, APGD, FAB, Square and AutoAttack."""
+"""Attacks that end for an example once the model is fooled: FGSM, variants of PGD, APGD, FAB, Square and AutoAttack."""
 
 from __future__ import annotations
 

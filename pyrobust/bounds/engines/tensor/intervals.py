@@ -41,7 +41,7 @@ class Arithmetic:
 
 @dataclasses.dataclass
 class LayerRange:
-    """Ranges of the neurons of a layer, [B, size] each; ``sum`` bounds Σ|w|·|z| for affine layers, else None.
+    """Ranges of the neurons of a layer, [B, size] each; ``sum`` bounds Σ|w|·|z| for affine layers, else it is None.
 
     ``undefined``, bool [B], marks examples for which the network may have no value; None if there are none.
     """

@@ -121,7 +121,7 @@ class Relaxations:
         return self._products[i]
 
     def box(self, i: int) -> Pair:
-        """The range of a layer where the backward pass ends."""
+        """The range of a layer at which the backward pass ends."""
         return self._without_nan(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
 
     def _without_nan(self, pair: Pair) -> Pair:
