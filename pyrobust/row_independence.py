@@ -4,7 +4,7 @@ The proofs of certified robustness are about a function of one input. A model br
 depends on other rows of the batch, on the row's place, on the size of the batch, on earlier calls or on chance. The
 probe runs rows of a batch again: among other rows, in another order, and alone. It can refuse a model; passing the
 probe proves nothing, because a model may depend on conditions that the probe does not vary.
-docs/decisions/row-independence.md says which dependences it finds, and with what probability.
+docs/decisions/row-independence.md says which dependences the probe finds, and with what probability.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class RowProbe:
     """Probes a model on the batches of its runs: a row's logits must depend on that row alone and be reproducible.
 
     Logits are compared bit by bit where the shape of the batch and the place of the row are unchanged, and otherwise up
-    to rounding. The tolerance is √ε of the batch's dtype, relative to the row's largest |logit|, or the effect on the
-    logits of changes in the row's own last bits.
+    to rounding. The tolerance is √ε of the batch's dtype, relative to the row's largest |logit|; a larger deviation is
+    accepted if changes in the last bits of the row itself have a similar effect on its logits.
 
     Args:
         model: module or callable, searched for the cause of a failure.
@@ -221,8 +221,8 @@ class RowProbe:
     def check(self, batch: Tensor) -> None:
         """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.
 
-        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe and one row
-        alone.
+        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe, and one row
+        in a batch of its own.
         """
         if self._is_first(len(batch), len(batch)):
             self.logits(batch, exact=False)

@@ -63,9 +63,9 @@ class Runner:
         model: module or callable, batch [N, ...] → logits [N, K] or an object with ``.logits``.
         device: device to run on; a module is moved there and stays there. Default: its first parameter's device, else
             the CPU.
-        dtype: of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to bfloat16
-            or float16. Default: dtype of the first floating-point parameter, else float32.
-        memory_format: of the batches, and, if ``torch.channels_last``, of a module's convolution weights.
+        dtype: dtype of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to
+            bfloat16 or float16. Default: dtype of the first floating-point parameter, else float32.
+        memory_format: memory format of the batches and, if ``torch.channels_last``, of a module's convolution weights.
         batch_size: rows per batch. Default: as many as fit in memory, found at the first use.
 
     Raises:
@@ -178,14 +178,14 @@ class Runner:
         return None if self._follows else self.input_dtype
 
     def casts(self, x: Tensor) -> bool:
-        """Whether examples are float64 but the model is not; a callable of unknown dtype takes them as they are."""
+        """Whether examples are float64 but the model is not; a callable of unknown dtype takes float64 examples."""
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
         """Rows per batch of inputs ``[N, *shape]``: as given, or found at the first call; fewer if memory ran out.
 
         Args:
-            shape: of one input.
+            shape: shape of one input.
             gradients: whether the input's gradient must also fit in memory.
         """
         rows = self.given_batch_size
@@ -333,7 +333,7 @@ class Runner:
 
         Args:
             total: number of rows.
-            shape: of one input.
+            shape: shape of one input.
             step: processes a batch.
             gradients: as in ``batch_size``.
             pinned: whether the model sees batches of one size only; the step pads smaller ones. This size is halved
@@ -476,7 +476,8 @@ def _evaluate(model: nn.Module) -> None:
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
     """Restore the mode of every submodule on exit, by a call of its ``train``; do nothing to a callable.
 
-    Thus layers that merge weights in evaluation mode separate the weights again. ``evaluation`` enters evaluation mode.
+    Calling ``train`` makes layers that merge weights in evaluation mode separate them again. ``evaluation`` enters evaluation
+    mode.
     """
     modules = _modules_with_a_mode(model)
     modes = [module.training for module in modules]

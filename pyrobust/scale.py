@@ -24,7 +24,7 @@ def warn_of_wide_ball(
 
     Args:
         epsilon: radius or radii, finite or not; infinite radii are taken to be intended.
-        norm: "linf", "l2" or "l1"; other norms have no such radius.
+        norm: "linf", "l2" or "l1"; balls in other norms are not checked.
         clip: clip range; None for no range. A range that varies between elements is not checked.
         elements: number of elements of an input.
         name: name of the argument.

@@ -89,7 +89,7 @@ class ThreadTrial:
         return logits
 
     def settle(self, forward: Callable[[], Tensor]) -> None:
-        """Run passes and drop the results until the number of threads is decided, for work that must not change it."""
+        """Run passes until the number of threads is decided, and drop the results; later passes keep this number."""
         while self._deciding and not self._large:
             self.run(forward)
         if self._deciding:

@@ -50,7 +50,7 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log by its own name, with its folder if names coincide, and a number if folders do too."""
+    """Name each log by its own name; add its folder if names coincide, and a number if the folders coincide too."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 

@@ -35,7 +35,8 @@ def default_radii(run: Run) -> list[float]:
     """Radii for a table of a certification.
 
     For a sequential run, these are the radii that it decided; for any other run, 0, 0.25, … up to its largest certified
-    radius, in wider steps if there were more than twelve radii, and in round steps if there were fewer than four.
+    radius. If steps of 0.25 give more than twelve radii, the steps are wider; if they give fewer than four radii, the
+    steps are other round numbers.
 
     Args:
         run: a run of kind certify.

@@ -11,7 +11,7 @@ _MOST = 40
 
 
 def success_frame(table: ReportTable) -> Frame:
-    """Draw the success rates of a table with their intervals, to be rendered in any number of formats.
+    """Draw the success rates of a table with their intervals, to be rendered in one or more formats.
 
     Args:
         table: table made by `threat_table`; of more than 40 rows, the first 40 are drawn, and a caption says so.

@@ -132,7 +132,7 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
     """Read the contents of the shards of one sweep, or of one undivided run; nothing is written.
 
     If a shard is being written, only its header is read, without SQLite's locks: its writer may be on another machine,
-    with which SQLite shares no memory.
+    and SQLite shares no memory between machines.
 
     Args:
         paths: run files and folders (`find_runs`).

@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 
 
 class SampleBlocks:
-    """Batches of noisy copies with the samples of all runs in order, drawn and counted one block of batches at a time.
+    """Batches that hold the samples of all runs in order; each block of batches is drawn and counted at once.
 
     Args:
         draw: draws the samples.

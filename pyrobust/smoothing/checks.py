@@ -94,7 +94,7 @@ def check_sampling(method: str, *, radii: object = None, hybrid: object = None, 
 
 
 def radii_to_decide(radii: Sequence[float] | None) -> list[float]:
-    """Return the radii of a sequential certification as numbers; at least one."""
+    """Return the radii of a sequential certification as numbers; there must be at least one."""
     values = [] if radii is None else numbers("radii", radii)
     if not values:
         raise InputError("radii", "at least one radius for the sequential method to decide, such as 0.25", "none")

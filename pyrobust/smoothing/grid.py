@@ -37,7 +37,9 @@ def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
 
 
 def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Raise an upper bound or p-value for the drawn noise to hold for exact noise: ``min(1, p + delta)``, rounded up.
+    """Raise an upper bound or p-value so that it holds for exact noise, not only for the drawn noise.
+
+    Computes ``min(1, p + delta)``, rounded up.
 
     >>> raise_by([1.0], 0.25), raise_by([0.75], 0.0)
     (array([1.]), array([0.75]))

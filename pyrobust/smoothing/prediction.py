@@ -21,7 +21,7 @@ def decide(
     ``counts`` are votes [B, K + 1]; column K holds samples without a winner. ``delta`` bounds the total variation
     distance of the n drawn samples from exact ones and is added to the p-value. With ``tails``, a sample without a
     winner may belong to any class, so all such samples are counted for the runner-up. Returns the predictions [B] and
-    the p-values [B]; the prediction is also ``ABSTAIN`` where column K has the most votes.
+    the p-values [B]; where column K has the most votes, the prediction is ``ABSTAIN`` too.
 
     >>> decide(np.array([[90, 10, 0], [55, 45, 0], [10, 10, 80]]), 0.001)[0]
     array([ 0, -1, -1])

@@ -160,7 +160,7 @@ class CertificationRule:
         """Largest number of votes at which a radius is given up, [looks, R], without ``two_class``.
 
         The last look could give up every image that it does not certify. Instead it gives up at the same share of votes
-        as the previous look, so that other uncertified images are reported as undecided.
+        as the previous look, and uncertified images with more votes are reported as undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)

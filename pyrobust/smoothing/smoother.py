@@ -68,8 +68,8 @@ class RandomizedSmoothing:
     arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen after seeing
     counts made with the same seed.
 
-    Without indices, ``for x in images: smoother.certify(x)``, a loop of ``certify_batch`` over a loader and one call
-    with all images use the same noise. It follows that
+    Without indices, an example gets the same noise from ``for x in images: smoother.certify(x)``, from a loop of
+    ``certify_batch`` over a loader, and from one call with all images. It follows that
 
     - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
     - repeating a call uses up no alpha and gives no new information;
@@ -201,7 +201,7 @@ class RandomizedSmoothing:
         fine for sigma, the smoother returned has no grid, and a warning is logged the first time.
 
         Args:
-            x: all examples for the same smoothed classifier, of which the grid is a part; or their data set.
+            x: all examples for the same smoothed classifier, or their data set; another grid means another classifier.
         """
         self.infer_classes(x)
         if self.grid != "auto":

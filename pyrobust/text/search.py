@@ -169,7 +169,7 @@ class TextSearch:
         return "".join(pieces)
 
     def judge(self, texts: Sequence[str]) -> Query[list[TextMargin]]:
-        """Judge texts, sending each text once; judge only the first ones if too few queries remain for all texts."""
+        """Judge texts, sending each text once; if too few queries remain for all texts, judge only the first texts."""
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._judged}
         sent = list(unknown)[: int(min(len(unknown), self._budget - self.queries))]
@@ -181,7 +181,7 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
-        """The judgement of a text, confirmed in a batch of one if it is close; None if no query is left for that."""
+        """The judgement of a text, confirmed in a batch of one if it is close; None if no query is left to do so."""
         if not judgement.close:
             return judgement
         if self.queries >= self._budget:

@@ -1,4 +1,4 @@
-"""Sources of synonyms: WordNet's database files and a user's own files; also a constraint that keeps stop words."""
+"""Sources of synonyms (WordNet's database files and a user's own files), and a constraint that keeps stop words."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a histogram: its left edge, width and height in percent, and a text on what it counts."""
+    """A bar of a histogram: its left edge, width and height in percent, and a text that says what it counts."""
 
     left: float
     width: float
@@ -108,7 +108,7 @@ class Chart:
 
     @property
     def readout(self) -> dict[str, object] | None:
-        """Values that the page's script reads out at a position; None for a chart without readout."""
+        """Values that the page's script displays for a position; None for a chart without such values."""
         if not self.positions:
             return None
         shown = [line for line in self.lines if line.values]

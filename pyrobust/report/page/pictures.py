@@ -57,7 +57,7 @@ class Pictures:
 
     @property
     def about(self) -> str:
-        """How the pictures were made, where their captions do not say so; "" if there is nothing to add."""
+        """Notes on how the pictures were made, apart from the notes in their captions; "" if there are none."""
         channels, height, width = self.images.shape
         notes = []
         if channels not in (1, 3):

@@ -52,7 +52,7 @@ def page_html(
             that comes from code has to be given.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
-            one common radius for each norm, either one that the runs were asked for or a round number.
+            one common radius for each norm, either a radius given to the runs or a round number.
         title: title of the page; default: the models and data.
         live: for a run in progress, the page's notice about it.
 
@@ -172,7 +172,7 @@ def write_page(
         data: the data set, for pictures. None: the data set, loaded again from the files that a run names.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
-            one common radius for each norm, either one that the runs were asked for or a round number.
+            one common radius for each norm, either a radius given to the runs or a round number.
         title: title of the page; default: the models and data.
         replace: whether an existing file of any kind may be overwritten; the files of the results are never
             overwritten.

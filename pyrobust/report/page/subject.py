@@ -153,7 +153,7 @@ class PageSubject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius: one decided at given radii is at most the largest of them."""
+        """Whether the lower bound could reach a radius; a bound decided at given radii is at most the largest one."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:
@@ -199,7 +199,7 @@ class PageSubject:
 
     @property
     def bounds(self) -> list[Bound]:
-        """The lower and the upper bound, as far as the subject has them."""
+        """The bounds that the subject has, the lower bound first."""
         return [bound for bound in (self.lower, self.upper) if bound is not None]
 
     @cached_property

@@ -183,7 +183,7 @@ class Kind:
             KINDS[layout] = cls()
 
     def applies(self, parameters: Parameters) -> bool:
-        """Whether a run of this name with these untrusted parameters has this layout, not the name's default layout."""
+        """Whether a run of this name with these untrusted parameters has this layout instead of the default layout."""
         return False
 
     def check(self, parameters: Any) -> None:

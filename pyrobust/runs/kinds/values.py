@@ -67,7 +67,7 @@ def none_or(valid: Valid) -> Valid:
 
 
 def increasing(valid: Callable[[float], bool]) -> Valid:
-    """Return a test that accepts lists of 1 to 1024 increasing finite numbers whose first passes another test."""
+    """Return a test that accepts lists of 1 to 1024 increasing finite numbers; the first must pass another test."""
     return lambda value: (
         isinstance(value, list)
         and 0 < len(value) <= 1024
