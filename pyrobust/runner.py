@@ -476,8 +476,8 @@ def _evaluate(model: nn.Module) -> None:
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
     """Restore the mode of every submodule on exit, by a call of its ``train``; do nothing to a callable.
 
-    Calling ``train`` makes layers that merge weights in evaluation mode separate them again. ``evaluation`` enters evaluation
-    mode.
+    Calling ``train`` makes layers that merge weights in evaluation mode separate them again.
+    ``evaluation`` enters evaluation mode.
     """
     modules = _modules_with_a_mode(model)
     modes = [module.training for module in modules]
@@ -514,7 +514,7 @@ def evaluation_mode(model: object) -> contextlib.AbstractContextManager[None]:
 def reporting(progress: bool | Progress, total: int, what: str = "samples") -> Iterator[Callable[[int], None]]:
     """Report progress as ``progress=`` asks: not at all, as a bar, or to a function of (done, total).
 
-    The bar, labelled with what is counted, is on standard error or below a notebook's cell.
+    The bar, labelled with the unit of its count, is on standard error or below a notebook's cell.
 
     >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
     ...     report(2)

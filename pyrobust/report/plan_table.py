@@ -1,4 +1,4 @@
-"""Tables of a plan: its samples, and its time."""
+"""Tables of a plan: the samples and the time that it needs."""
 
 from __future__ import annotations
 

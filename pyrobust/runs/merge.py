@@ -78,8 +78,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     """Merge the shards of one sweep into one run.
 
     Args:
-        paths: the files of all K shards, in any order; or a single file, whether a shard or not, which is read as it
-            is.
+        paths: the files of all K shards, in any order; or a single file (a shard or an undivided run), which is read
+            as it is.
 
     Returns:
         The run, with its rows in index order. Unfinished shards contribute the rows they have.

@@ -79,8 +79,8 @@ def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
 def chosen_indices(parameters: dict[str, Any]) -> range:
     """Return the data-set indices that a run covers, in order.
 
-    The run takes every ``skip``-th image, and of these the first ``max``; shard I of K takes every K-th of the result,
-    beginning with the I-th.
+    The run takes every ``skip``-th image, and of these the first ``max``; shard I of K takes every K-th of these
+    images, beginning with the I-th.
 
     >>> list(chosen_indices({"images": 20, "skip": 2, "max": 7, "shard": [2, 3]}))
     [2, 8]

@@ -112,7 +112,7 @@ class RunWriter(LockedFile):
 
         Args:
             first: the chunk's first image, in the run's processing order.
-            error: the reason, of which 4096 printable characters are kept.
+            error: the reason; its first 4096 characters are kept, as printable text.
 
         Raises:
             InputError: no chunk begins with this image, or the chunk is complete.

@@ -1,4 +1,4 @@
-"""Sequential sampling of many images in shared full batches: which image to sample next, and which are decided."""
+"""Sequential sampling of many images in shared full batches: which image to sample next, and which images are decided."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
     """One-sided lower confidence bound on a proportion, from k successes in n independent trials.
 
     Solves P(Bin(n, p) >= k) = alpha for p and rounds down; 0 for k = 0 (Clopper and Pearson, 1934). For any true
-    proportion, the probability that the bound exceeds it is at most alpha.
+    proportion, the probability that the bound exceeds this proportion is at most alpha.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n and alpha.
@@ -169,7 +169,7 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
     """One-sided upper confidence bound on a proportion, from k successes in n independent trials.
 
     Solves P(Bin(n, p) <= k) = alpha for p and rounds up; 1 for k = n (Clopper and Pearson, 1934). For any true
-    proportion, the probability that the bound is below it is at most alpha.
+    proportion, the probability that the bound is below this proportion is at most alpha.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n and alpha.

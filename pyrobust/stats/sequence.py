@@ -136,7 +136,7 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     """Lower limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
     Solves W(p) = 1/alpha for p < A/N and rounds down; 0 for A = 0. For any true proportion, the probability that the
-    limit ever exceeds it, at any N = 1, 2, 3, ..., is at most alpha (Ville, 1939).
+    limit ever exceeds this proportion, at any N = 1, 2, 3, ..., is at most alpha (Ville, 1939).
 
     Args:
         successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
