@@ -329,8 +329,8 @@ class Run(Tabular):
 
         Args:
             alpha: probability that the interval misses the true share, in (0, 1).
-            epsilon: perturbation radius >= 0; any radius for a minimum-norm run; for any other run, only its own
-                epsilon or None.
+            epsilon: perturbation radius: any radius >= 0 for a minimum-norm run; for any other run, its own epsilon or
+                None.
 
         Returns:
             Rate; ``float(rate)`` is the share.

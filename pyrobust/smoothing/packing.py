@@ -1,4 +1,4 @@
-"""Sequential sampling of many images in shared full batches: which image to sample next, and which images are decided."""
+"""Sequential sampling of many images in shared full batches: the next image to sample, and the decided images."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class CertificationRule:
     ``pyrobust.stats.SequentialRule``. Giving up certifies nothing, so it uses no part of alpha. An image is decided
     when every radius is reached or given up, or after n samples.
 
-    - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence gets the rest of it.
+    - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
       Near saturation this bound certifies more images at n, but earlier looks need log(1/(1 - hybrid)) more evidence. A
       share of 0.01 costs almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,

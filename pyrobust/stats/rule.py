@@ -20,8 +20,8 @@ def looks(n_max: int) -> tuple[int, ...]:
     """Sample sizes at which an image is judged: a fixed schedule, so that no decision depends on the batch size.
 
     Each sample size is about 1/16, and at least 16 samples, larger than the previous one; the last is n_max. A
-    confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision is delayed at most
-    until the next look.
+    confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision is
+    delayed at most until the next look.
 
     Args:
         n_max: last sample size, in [1, 10**9].

@@ -91,8 +91,8 @@ def word_substitutions(
 
     The sets depend on the original words alone, as in Jia et al. (2019), "Certified robustness to adversarial word
     substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, and do not
-    depend on the order in which an attack chooses the words. An attack and a certificate of one text therefore share
-    its sets.
+    depend on the order in which an attack chooses the words. An attack and a certificate of one text therefore use
+    the same sets.
 
     A word that the source does not know is looked up in lower case, and its substitutes take its case:
     "Good" and "GOOD" become "Great" and "GREAT".
