@@ -35,8 +35,8 @@ def default_radii(run: Run) -> list[float]:
     """Radii for a table of a certification.
 
     For a sequential run, these are the radii that it decided; for any other run, 0, 0.25, … up to its largest certified
-    radius. If steps of 0.25 give more than twelve radii, the steps are wider; if they give fewer than four radii, the
-    steps are other round numbers.
+    radius. If steps of 0.25 gave more than twelve radii, the steps are wider; if they gave fewer than four, the radii
+    are 0 and round numbers.
 
     Args:
         run: a run of kind certify.

@@ -329,8 +329,7 @@ class Run(Tabular):
 
         Args:
             alpha: probability that the interval misses the true share, in (0, 1).
-            epsilon: perturbation radius: any radius >= 0 for a minimum-norm run; for any other run, its own epsilon or
-                None.
+            epsilon: any radius >= 0 for a minimum-norm run; for any other run, its own epsilon or None.
 
         Returns:
             Rate; ``float(rate)`` is the share.
