@@ -86,6 +86,9 @@ def test_clipped_coordinates_do_not_count() -> None:
     assert float(attack.fit(x, y).delta[0]) < 0  # at δ = 0 the nine count, then they are clipped
     gradient = attack._gradient(Queries(attack.runner), x, y, torch.tensor([[-0.05, 0.0]]))
     assert float(gradient[0, 0]) > 0
+    for bound in (0.0, 1.0):  # at a clip bound, but not beyond it
+        gradient = attack._gradient(Queries(attack.runner), torch.tensor([[bound, 0.5]]), y[:1], torch.zeros(1, 2))
+        assert float(gradient[0, 0]) != 0
 
 
 def test_forward_passes_are_counted() -> None:

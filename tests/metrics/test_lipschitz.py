@@ -146,6 +146,8 @@ CATEGORICAL: dict[type[Exception], list[tuple[Any, Any, str]]] = {
         (LOGITS, LABELS - 1, "labels: expected classes 0 to 2, got"),
         (LOGITS, rows(LABELS, 0) * 2, r"labels: expected all values in \{0, 1\}"),
         (LOGITS, torch.tensor([[1, 0, -1]] * 4), r"labels: expected all values in \{0, 1\}"),
+        (LOGITS, rows(LABELS, 0) * 2.0, r"labels: expected all values in \{0, 1\}[^;]*$"),
+        (LOGITS, rows(LABELS, 0) * -2.0, r"labels: expected all values in \{0, 1\}[^;]*$"),
         (LOGITS, rows(LABELS, 0) * 0.9 + 1 / 30, "smoothed labels have no single true class"),
         (LOGITS, torch.ones(4, 3), "labels: expected exactly one 1 in each row"),
         (LOGITS, torch.zeros(4, 3), "labels: expected exactly one 1 in each row"),

@@ -225,6 +225,13 @@ def test_gradcheck(op: str, size: int) -> None:
         check(lambda r: project(v, r), (one.clone().requires_grad_(),))
 
 
+def test_an_upper_end_that_float32_does_not_have_still_clips() -> None:
+    x, delta = torch.tensor([[0.0999, 0.05]]), torch.tensor([[1.0, 0.01]], requires_grad=True)
+    ops.project_l1_ball_box(delta, x, torch.ones(1), 0.0, 0.1).sum().backward()
+    assert delta.grad is not None
+    assert delta.grad.tolist() == [[0, 1]]
+
+
 @pytest.mark.parametrize(("scale", "radius"), [(0.3, 0.9), (1.0, [50.0, 0.9, 0.3])], ids=["free", "mixed"])
 def test_gradcheck_of_the_box(scale: float, radius: float | list[float]) -> None:
     delta = scale * normal_values(3, 12, dtype=torch.float64, seed=5)

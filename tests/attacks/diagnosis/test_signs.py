@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pyrobust.attacks import PGD
 from pyrobust.attacks.diagnosis import trials
 from pyrobust.attacks.diagnosis.catalogue import CATALOGUE, make_finding
 from pyrobust.attacks.diagnosis.continuity import find_cause_of_gradient
@@ -130,6 +131,12 @@ def judged(n: int, **fooled: list[int]) -> tuple[Notes, trials.Trials]:
         made.fooled[name] = torch.zeros(n, dtype=torch.bool)
         made.fooled[name][rows] = True
     return notes, made
+
+
+def test_more_steps_count_what_the_white_box_attacks_fooled() -> None:
+    _, made = judged(8, **{trials._WHITE_BOX: list(range(7))})
+    made._attack_rest(trials._MORE, PGD, steps=1)
+    assert made.fooled[trials._MORE][:7].all()
 
 
 def test_comparisons_are_corrected_together() -> None:
