@@ -125,9 +125,9 @@ def made(
 
 def shortened(attack: Attack, steps: int) -> Attack:
     """The attack, or all the attacks that it runs, with a few steps or queries."""
-    for part in (attack, *getattr(attack, "attacks", {}).values()):
-        for name in {"steps", "n_queries"} & vars(part).keys():
-            setattr(part, name, steps)
+    for member in (attack, *getattr(attack, "attacks", {}).values()):
+        for name in {"steps", "n_queries"} & vars(member).keys():
+            setattr(member, name, steps)
     return attack
 
 

@@ -218,10 +218,10 @@ def test_gradients_at_inference_are_flagged(through: str, caplog: pytest.LogCapt
 
         def forward(self, batch: Tensor) -> Tensor:
             with torch.enable_grad():
-                given = batch.detach().clone().requires_grad_()
-                lead = net(given).amax(1).sum()
+                leaf = batch.detach().clone().requires_grad_()
+                lead = net(leaf).amax(1).sum()
                 if through == "grad":
-                    torch.autograd.grad(lead, given)
+                    torch.autograd.grad(lead, leaf)
                 else:
                     lead.backward()
             return net(batch)

@@ -202,8 +202,8 @@ def test_attacks_run_in_inference_mode_and_on_tensors_made_there(attack_class: t
 def test_clip_is_another_spelling_of_clip_min_and_clip_max(attack_class: type[AdversarialAttack]) -> None:
     for attack in (attack_class(first, clip=(-1, 2)), attack_class(first, clip_min=-1.0, clip_max=2.0)):
         assert (attack.clip_min, attack.clip_max) == (-1.0, 2.0)
-        for part in getattr(attack, "attacks", {}).values():
-            assert (part.clip_min, part.clip_max) == (-1.0, 2.0)
+        for member in getattr(attack, "attacks", {}).values():
+            assert (member.clip_min, member.clip_max) == (-1.0, 2.0)
     assert attack_class(first, clip_min=-1, clip_max=2, clip=(-1, 2)).clip_max == 2.0
     with pytest.raises(InputError, match=r"^clip: expected clip, or clip_min and clip_max, got \(0, 2\) and 0\.5, 1"):
         attack_class(first, clip_min=0.5, clip=(0, 2))

@@ -278,11 +278,11 @@ def test_hop_skip_jump_from_starts_to_targets(norm: str) -> None:
     goal = torch.where(goal == y, net(x).topk(2).indices[:, 1], goal)
     far = HopSkipJump(decisions(net), norm=norm, steps=3, samples=20, dtype=torch.float64)
     near = HopSkipJump(decisions(net), norm=norm, steps=3, samples=20, dtype=torch.float64, starts=x)
-    found = near.minimum(x, y, targeted=True, target_labels=goal)
+    adversarial = near.minimum(x, y, targeted=True, target_labels=goal)
     there = torch.isin(goal, y)
-    assert bool(found.success[there].all())
-    assert torch.equal(net(found.x_adv[there]).argmax(1), goal[there])
-    assert inside(found.x_adv[there], x[there], norm, found.distance[there].tolist())
+    assert bool(adversarial.success[there].all())
+    assert torch.equal(net(adversarial.x_adv[there]).argmax(1), goal[there])
+    assert inside(adversarial.x_adv[there], x[there], norm, adversarial.distance[there].tolist())
     assert float(far.minimum(x, y).distance.median()) > 0
     # With one step and one start, the result lies on the way to that start.
     lone = HopSkipJump(decisions(net), norm="l2", steps=1, samples=1, dtype=torch.float64, starts=x[y != y[0]][:1])
@@ -308,9 +308,9 @@ def test_nan_is_no_success_of_a_target() -> None:
 
     x, y = torch.full((2, 2), 0.7), torch.zeros(2, dtype=torch.int64)
     attack = HopSkipJump(model, norm="l2", steps=3, samples=20)
-    found = attack.minimum(x, y, targeted=True, target_labels=1 - y)
-    assert bool((found.x_adv[:, 0] <= 0.6).all())
-    assert bool((found.x_adv[:, 1] <= 0.9).all())
+    result = attack.minimum(x, y, targeted=True, target_labels=1 - y)
+    assert bool((result.x_adv[:, 0] <= 0.6).all())
+    assert bool((result.x_adv[:, 1] <= 0.9).all())
 
 
 def test_hop_skip_jump_on_a_grid() -> None:

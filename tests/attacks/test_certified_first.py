@@ -170,10 +170,10 @@ def test_radii_of_examples_calls_and_attacks() -> None:
         def _attack_epsilons(self, attack: Any, examples: int, epsilon: Any) -> Tensor:
             return torch.full((examples,), 0.2 if isinstance(attack, Square) else 0.001).double()
 
-    own, wide = Own(model, 0.001, certify_first=True), quick(model, 0.2, certify_first=True)
-    for attack in (own, wide):
+    subclass, wide = Own(model, 0.001, certify_first=True), quick(model, 0.2, certify_first=True)
+    for attack in (subclass, wide):
         shortened(attack, 2).generate(x, y)
-    assert proofs(own).proved == proofs(wide).proved
+    assert proofs(subclass).proved == proofs(wide).proved
 
 
 def test_flags_are_those_of_all_examples() -> None:
@@ -237,8 +237,8 @@ def test_the_ball_on_a_grid_holds_every_level_of_the_attack(norm: str, step: Fra
     floats = levels.values(torch.arange(levels.low, levels.high + 1).double(), torch.zeros(1)).tolist()
     numbers = [Fraction(value) for value in floats]
     for epsilon in (float(step), float(8 * step), 0.1):
-        given = torch.tensor([epsilon], dtype=torch.float64)
-        budget, radius = int(budgets(norm, given, step)), Fraction(float(radius_of_levels(norm, given, levels, 3)))
+        radii = torch.tensor([epsilon], dtype=torch.float64)
+        budget, radius = int(budgets(norm, radii, step)), Fraction(float(radius_of_levels(norm, radii, levels, 3)))
         reach = min(budget if norm != "l2" else math.isqrt(budget), len(numbers) - 1)
         farthest = max(abs(b - a) for a, b in zip(numbers, numbers[reach:], strict=False))
         assert farthest <= radius

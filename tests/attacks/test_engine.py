@@ -85,8 +85,8 @@ def test_results_do_not_depend_on_batch_and_order(attack: Any, options: dict[str
     whole = made(attack, small_net(), EPSILON[norm] / 2, norm, seed=5, **options).generate(x, y)
     attacker = made(attack, small_net(), EPSILON[norm] / 2, norm, seed=5, batch_size=4, **options)
     order = torch.tensor([7, 2, 8, 5, 0, 4, 3, 1, 6])  # the last batch is of one row
-    part = attacker.generate(x[order], y[order], indices=order)
-    torch.testing.assert_close(part, whole[order], rtol=0, atol=1e-9)
+    reordered = attacker.generate(x[order], y[order], indices=order)
+    torch.testing.assert_close(reordered, whole[order], rtol=0, atol=1e-9)
     assert inside(whole, x, norm, EPSILON[norm] / 2)
     if issubclass(attack, APGD | Square | SPSA | HopSkipJump | TransferAttack):
         other = made(attack, small_net(), EPSILON[norm] / 2, norm, seed=6, **options).generate(x, y)
@@ -237,7 +237,7 @@ def threshold(x: Tensor) -> Tensor:
 
 
 def test_verdicts_are_confirmed_and_noise_stays_with_its_example() -> None:
-    left: list[tuple[list[int], bool]] = []
+    verdicts: list[tuple[list[int], bool]] = []
     state = AttackState(
         Queries(Runner(threshold, dtype=torch.float64)),
         NORM_OBJECTS["linf"],
@@ -250,7 +250,7 @@ def test_verdicts_are_confirmed_and_noise_stays_with_its_example() -> None:
         lower=0.0,
         upper=1.0,
         seed=7,
-        leave=lambda rows, points, success: left.append((rows, success)),
+        leave=lambda rows, points, success: verdicts.append((rows, success)),
     )
     z = state.noise("laplace", 5, count=2)
     assert z.shape == (4, 2, 2, 2, 2)
@@ -263,14 +263,14 @@ def test_verdicts_are_confirmed_and_noise_stays_with_its_example() -> None:
     before = state.queries.forwards
     (x_adv, row) = state.retire(torch.tensor([CLOSE, CLOSE, ROBUST, ROBUST]).byte(), x_adv, torch.arange(4))
     assert state.queries.forwards == before + 2
-    assert left == [([1], True)]
+    assert verdicts == [([1], True)]
     assert sorted(row.tolist()) == [0, 2, 3]
     assert torch.equal(state.noise("laplace", 5, count=2)[row.tolist().index(2)], wanted)
     (x_adv,) = state.retire(torch.ones(3, dtype=torch.bool), x_adv)  # each True is confirmed, too
     assert state.queries.forwards == before + 5
-    assert left[1] == ([3], True)
+    assert verdicts[1] == ([3], True)
     state.finish(x_adv)
-    assert (sorted(left[2][0]), left[2][1], len(state)) == ([0, 2], False, 0)
+    assert (sorted(verdicts[2][0]), verdicts[2][1], len(state)) == ([0, 2], False, 0)
 
 
 class Delayed(state_module.HostCopy):
@@ -280,15 +280,15 @@ class Delayed(state_module.HostCopy):
 
     def __init__(self, tensor: Tensor) -> None:
         super().__init__(tensor.clone())
-        self.left = self.polls
+        self.countdown = self.polls
 
     @staticmethod
     def always_arrived(device: torch.device) -> bool:
         return False
 
     def arrived(self) -> bool:
-        self.left -= 1
-        return self.left < 0
+        self.countdown -= 1
+        return self.countdown < 0
 
 
 def select(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:

@@ -43,8 +43,8 @@ def test_large_examples(norm: str) -> None:
     """Batches larger than the caches, with gaps of all sizes: feasible, exact, and equal to single steps."""
     size = 2000
     x, w = random(2, 90, size, seed=1, dtype=torch.float64), random(90, size, seed=2, dtype=torch.float64) - 0.5
-    most = torch.maximum(w * (1 - x), -w * x).sum(-1)
-    gap = most * torch.linspace(0, 1, 90, dtype=torch.float64)
+    reach = torch.maximum(w * (1 - x), -w * x).sum(-1)
+    gap = reach * torch.linspace(0, 1, 90, dtype=torch.float64)
     step = step_to_hyperplane(x, w, gap, norm, 0.0, 1.0)
     assert bool(((x + step) > -1e-12).all())
     assert bool(((x + step) < 1 + 1e-12).all())

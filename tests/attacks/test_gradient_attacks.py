@@ -132,9 +132,9 @@ def test_apgd_first_steps_by_hand() -> None:
     assert second == pytest.approx(1.0)
     # A maximum inside the ball is overshot: from 1 back to -1.
     start, first, second, *_ = iterates(20, lambda x: -((x - 0.1) ** 2))
-    end = 1.0 if start < 0.1 else -1.0
-    assert first == pytest.approx(end)
-    middle = end + 0.75 * (-end - end) + 0.25 * (end - start)
+    edge = 1.0 if start < 0.1 else -1.0
+    assert first == pytest.approx(edge)
+    middle = edge + 0.75 * (-edge - edge) + 0.25 * (edge - start)
     assert second == pytest.approx(max(-1.0, min(1.0, middle)), abs=1e-6)
 
 

@@ -66,9 +66,9 @@ def test_beta_keeps_outliers_from_deciding() -> None:
         value = torch.where(z[:, 0] > 0.7, -1000 * (z[:, 0] - 0.7), 1 - 2 * (0.5 - z[:, 0]))
         return torch.stack([value, -value], 1)
 
-    for beta, end in ((9.0, -0.025), (1e9, 0.025)):
+    for beta, expected in ((9.0, -0.025), (1e9, 0.025)):
         attack = UniversalPerturbation(model, 0.1, batch_size=10, epochs=5, loss="margin", beta=beta)
-        assert float(attack.fit(x, torch.zeros(10, dtype=torch.int64)).delta[0]) == pytest.approx(end)
+        assert float(attack.fit(x, torch.zeros(10, dtype=torch.int64)).delta[0]) == pytest.approx(expected)
 
 
 def test_clipped_coordinates_do_not_count() -> None:
@@ -145,7 +145,7 @@ def test_positions_are_held_out() -> None:
     y = net(x).argmax(1)
     attack = AdversarialPatch(net, (3, 2), epochs=10)
     patch = attack.fit(x, y)
-    used, held = ({tuple(place) for place in places.tolist()} for places in (patch.positions, patch.held_out))
+    used, held = ({tuple(position) for position in places.tolist()} for places in (patch.positions, patch.held_out))
     assert not used & held
     assert used | held == {(row, column) for row in range(4) for column in range(5)}
     assert len(held) == 5
@@ -159,12 +159,12 @@ def test_positions_are_held_out() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Patch, "apply", spy)
         attack.evaluate(x, y, patch)
-        assert {tuple(place) for place in torch.cat(seen).tolist()} == held
+        assert {tuple(position) for position in torch.cat(seen).tolist()} == held
         attack.evaluate(x[10:], y[10:], patch, indices=range(10, 60))
         assert torch.equal(seen[1], seen[0][10:])
         seen.clear()
         attack.fit(x, y)
-        assert {tuple(place) for place in torch.cat(seen).tolist()} <= used
+        assert {tuple(position) for position in torch.cat(seen).tolist()} <= used
 
 
 def test_a_patch_fools_more_than_random_ones() -> None:
@@ -176,7 +176,7 @@ def test_a_patch_fools_more_than_random_ones() -> None:
 
     def rate(pixels: Tensor) -> float:
         put = Patch(pixels, patch.mask, patch.positions, patch.held_out, 0)
-        classes = [net(put.apply(x[80:], place)).argmax(1) for place in patch.positions]
+        classes = [net(put.apply(x[80:], position)).argmax(1) for position in patch.positions]
         return float((torch.stack(classes) == 2).float().mean())
 
     assert rate(patch.pixels) > max(rate(random(1, 4, 4, seed=seed).round()) for seed in range(5)) + 0.1

@@ -39,9 +39,9 @@ INNER = (FGSM, PGD, APGD, Square)
 def levels_of(x: Tensor) -> np.ndarray:
     """Levels of float32 images, by looking each value up among the bytes over 255; fails for any other value."""
     values = x.detach().double().numpy().ravel()
-    found = np.searchsorted(BYTES.astype(np.float64), values)
-    assert (BYTES.astype(np.float64)[np.minimum(found, 255)] == values).all(), "a value that no byte gives"
-    return found.reshape(len(x), -1)
+    levels = np.searchsorted(BYTES.astype(np.float64), values)
+    assert (BYTES.astype(np.float64)[np.minimum(levels, 255)] == values).all(), "a value that no byte gives"
+    return levels.reshape(len(x), -1)
 
 
 def length(a: list[int], b: list[int], norm: str) -> int:
@@ -77,7 +77,7 @@ def test_every_query_and_every_result_is_on_the_grid_and_in_the_ball(
     x, y = byte_images()
     model = Recording(small_net(torch.float32))
     epsilon = RADII[norm]
-    left: dict[int, tuple[bool, Tensor]] = {}
+    outcomes: dict[int, tuple[bool, Tensor]] = {}
     attacker = attack(
         model,
         epsilon,
@@ -85,17 +85,17 @@ def test_every_query_and_every_result_is_on_the_grid_and_in_the_ball(
         grid="1/255",
         batch_size=7,
         **options,
-        callback=lambda row, success, point: left.update({row: (success, point.clone())}),
+        callback=lambda row, success, point: outcomes.update({row: (success, point.clone())}),
     )
     x_adv = attacker.generate(x, y)
     for batch in model.seen:
         levels_of(batch)
     assert in_ball(x_adv, x, norm, epsilon)
-    assert len(left) == len(x)
-    assert torch.equal(torch.stack([left[row][1] for row in range(len(x))]), x_adv)
+    assert len(outcomes) == len(x)
+    assert torch.equal(torch.stack([outcomes[row][1] for row in range(len(x))]), x_adv)
     loaded = torch.from_numpy(BYTES[levels_of(x_adv)].reshape(tuple(x.shape)))  # the levels, loaded again
     wrong = fooled_alone(small_net(torch.float32), loaded, y)
-    assert [left[row][0] for row in range(len(x))] == wrong
+    assert [outcomes[row][0] for row in range(len(x))] == wrong
     assert any(wrong)
     assert bool((x_adv != x).any())
     if issubclass(attack, INNER) and "multi_epsilon" not in options:  # every query is in the ball of one of the images
@@ -189,7 +189,7 @@ def test_images_off_the_grid_move_first_and_it_is_said(caplog: pytest.LogCapture
 def test_levels_stay_in_the_clip_range(clip: tuple[float, float], allowed: tuple[int, int]) -> None:
     levels = Levels(BYTE, *clip)
     assert (levels.low, levels.high) == allowed
-    low, high = (float(end) for end in levels.images(torch.tensor([[-9.0, 9.0]]))[0])
+    low, high = (float(value) for value in levels.images(torch.tensor([[-9.0, 9.0]]))[0])
     assert clip[0] <= low < high <= clip[1]
 
 
@@ -284,8 +284,8 @@ def test_snapped_points_are_fixed_in_the_ball_and_do_not_depend_on_the_batch(
             assert torch.equal(levels.snap(norm, points, x, budget), points)
             exact = [[round(Fraction(v) / step) for v in row] for row in points.tolist()]
             clean = [[round(Fraction(v) / step) for v in row] for row in x.tolist()]
-            for a, b, most in zip(exact, clean, budget.tolist(), strict=True):
-                assert length(a, b, norm) <= most
+            for a, b, bound in zip(exact, clean, budget.tolist(), strict=True):
+                assert length(a, b, norm) <= bound
 
 
 @given(st.integers(1, 400), st.integers(1, 300), st.sampled_from(["linf", "l2", "l1"]))
@@ -307,7 +307,7 @@ def test_every_level_is_the_nearest_float() -> None:
         values = levels.values(k.clone(), torch.zeros(1)).double().tolist()
         for level, value in list(enumerate(values))[:: max(1, len(values) // 700)]:
             exact = step * level
-            below, above = (float(np.nextafter(np.float32(value), np.float32(end))) for end in (-9, 9))
+            below, above = (float(np.nextafter(np.float32(value), np.float32(direction))) for direction in (-9, 9))
             assert abs(Fraction(value) - exact) <= min(abs(Fraction(near) - exact) for near in (below, above))
 
 

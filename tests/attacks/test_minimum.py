@@ -81,18 +81,18 @@ def test_a_search_comes_near_before_its_points_are_tightened(
     monkeypatch.setattr(Nearest, "tighten", lambda nearest, state: None)
     model, x = linear(2, 6, 1), images(4, 6, 2)
     y = model(x).argmax(1)
-    found = attack(model, norm=norm, steps=200).minimum(x, y)
+    result = attack(model, norm=norm, steps=200).minimum(x, y)
     exact = torch.tensor([linear_distance(model, x[i], int(y[i]), norm) for i in range(4)])
-    assert bool((found.distance >= exact * (1 - 1e-4)).all())
-    assert bool((found.distance <= exact * 1.01).all())
+    assert bool((result.distance >= exact * (1 - 1e-4)).all())
+    assert bool((result.distance <= exact * 1.01).all())
 
 
 def test_sampling_covers_the_whole_ball() -> None:
     def corner(x: Tensor) -> Tensor:
         return torch.stack([torch.full_like(x[:, 0], 0.5), (x > 0.9).all(1).float()], 1)
 
-    found = Sampling(corner).minimum(torch.full((1, 2), 0.05), torch.tensor([0]))
-    assert found.distance.item() == pytest.approx(0.85, abs=0.01)
+    result = Sampling(corner).minimum(torch.full((1, 2), 0.05), torch.tensor([0]))
+    assert result.distance.item() == pytest.approx(0.85, abs=0.01)
 
 
 @NORMS
@@ -193,8 +193,8 @@ def test_the_result_is_what_it_says(
         assert wrong == bool(result.success[row]) == math.isfinite(result.distance[row])
         assert (result.found_by[row] is not None) == wrong
         assert wrong or torch.equal(result.x_adv[row], x[row])
-    found = result.success
-    assert inside(result.x_adv[found], x[found], norm, result.distance[found].tolist())
+    success = result.success
+    assert inside(result.x_adv[success], x[success], norm, result.distance[success].tolist())
     assert result.forwards > 0
     assert result.backwards > 0
 
@@ -278,8 +278,8 @@ def test_carlini_wagner_takes_the_steps_of_adam() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(3, 4, generator=generator, dtype=torch.float64)
     lower, upper, active = torch.tensor(-0.5), torch.tensor(1.5), torch.tensor([0.0, 1.0, 3.0]).double()
-    part: Any = SimpleNamespace(x=x, lower=lower.double(), upper=upper.double())
-    descent = _Adam(part, 0.05)
+    state: Any = SimpleNamespace(x=x, lower=lower.double(), upper=upper.double())
+    descent = _Adam(state, 0.05)
     w = descent._w.clone().requires_grad_(True)
     adam = torch.optim.Adam([w], lr=0.05, betas=(0.9, 0.999), eps=1e-8)
     for step in range(6):
@@ -288,8 +288,8 @@ def test_carlini_wagner_takes_the_steps_of_adam() -> None:
         adam.zero_grad()
         (((z - x) / (upper - lower)).square().sum() - (active[:, None] * slope * z).sum()).backward()
         adam.step()
-        descent.point(part)
-        descent.move(part, slope.clone(), active, step)
+        descent.point(state)
+        descent.move(state, slope.clone(), active, step)
         torch.testing.assert_close(descent._w, w.detach(), rtol=1e-9, atol=1e-9)
 
 
@@ -323,9 +323,9 @@ def test_models_of_other_precisions(
     result = attack(lambda z: double(z.double()), norm=norm, **options).minimum(x.double(), y)
     alone = torch.cat([double(point[None]).argmax(1) for point in result.x_adv]) != y
     assert torch.equal(alone, result.success)
-    found = result.success & half.isfinite()
-    assert int(found.sum()) >= int(result.success.sum()) - 1
-    assert float((half / result.distance)[found].median()) < 1.25
+    fooled = result.success & half.isfinite()
+    assert int(fooled.sum()) >= int(result.success.sum()) - 1
+    assert float((half / result.distance)[fooled].median()) < 1.25
 
 
 def test_super_deepfool_finds_the_nearest_point_of_a_curved_boundary() -> None:

@@ -209,10 +209,10 @@ def test_output_is_exactly_that_of_the_module() -> None:
 
 
 def test_parameters_of_the_module_receive_no_gradient() -> None:
-    part, surrogate, head = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
-    net = nn.Sequential(BPDA(part, surrogate), head)
+    layer, surrogate, head = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+    net = nn.Sequential(BPDA(layer, surrogate), head)
     net(random(4, 3)).sum().backward()
-    assert part.weight.grad is None
+    assert layer.weight.grad is None
     assert surrogate.weight.grad is not None
     assert head.weight.grad is not None
     assert len(list(net.parameters())) == 6

@@ -145,7 +145,7 @@ def test_an_assigned_model_is_attacked() -> None:
         assert float(attack(x, y)) < 0.5
         attack.clip_min = 0.5625
         assert float(attack(x, y)) >= 0.5625
-        assert all(part.model is rising for part in getattr(attack, "attacks", {}).values())
+        assert all(member.model is rising for member in getattr(attack, "attacks", {}).values())
     universal = UniversalPerturbation(falling, 0.25, epochs=1)
     universal.model = rising
     assert float(universal.fit(x, y).delta) < 0

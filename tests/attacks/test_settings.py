@@ -93,11 +93,11 @@ def test_signatures_have_the_arguments_of_every_attack(attack: type[AdversarialA
 def test_the_identity_is_what_is_declared(attack: type[AdversarialAttack]) -> None:
     """The class of an attack, and each subclass, declares all state besides the settings."""
     settings = settings_of(attack)
-    declared = {name for name, own in settings.items() if own.stored}
+    declared = {name for name, declaration in settings.items() if declaration.stored}
     assert stored_settings(made(attack, seed=3)).keys() == declared
-    own = made(type("Mine", (attack,), {"__module__": "mine"}))
-    own.beta_of_mine = 2
-    assert stored_settings(own).keys() == declared | {"beta_of_mine"}
+    user_attack = made(type("Mine", (attack,), {"__module__": "mine"}))
+    user_attack.beta_of_mine = 2
+    assert stored_settings(user_attack).keys() == declared | {"beta_of_mine"}
 
 
 def test_late_assignment() -> None:

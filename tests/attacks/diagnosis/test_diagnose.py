@@ -116,8 +116,8 @@ def test_training_mode() -> None:
     assert not model.training
     normalized = nn.Sequential(nn.BatchNorm2d(1), copy.deepcopy(NET)).train()
     before = {name: tensor.clone() for name, tensor in normalized.state_dict().items()}
-    found = names(diagnose(normalized, X, Y, 0.1))
-    assert "training-mode" in found
+    findings = names(diagnose(normalized, X, Y, 0.1))
+    assert "training-mode" in findings
     assert all(torch.equal(tensor, before[name]) for name, tensor in normalized.state_dict().items())
 
 
@@ -285,9 +285,9 @@ def test_a_ball_below_rounding() -> None:
 def test_norms(norm: str) -> None:
     epsilon = {"l2": 0.5, "l1": 1.5}[norm]
     assert diagnose(NET, X, Y, epsilon, norm).findings == ()
-    found = diagnose(quantized(NET), X, Y, epsilon, norm)
-    assert cause_of(found, "zero-gradient") == "piecewise constant"
-    assert found.norm == norm
+    diagnosis = diagnose(quantized(NET), X, Y, epsilon, norm)
+    assert cause_of(diagnosis, "zero-gradient") == "piecewise constant"
+    assert diagnosis.norm == norm
 
 
 def test_formats() -> None:

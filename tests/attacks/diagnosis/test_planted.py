@@ -32,18 +32,18 @@ def test_planted_defenses_are_found(defense: str, monkeypatch: pytest.MonkeyPatc
     model, name, cause = PLANTED[defense]
     diagnosis = diagnose(model.eval(), DIGITS.x[:24], DIGITS.y[:24], epsilon=0.1)
     assert diagnosis.verdict == ("suspicious" if name == "randomized" else "masked")
-    found = {finding.name: finding for finding in diagnosis.findings}
-    assert found[name].evidence.get("cause") == cause
-    assert "training-mode" not in found
+    findings = {finding.name: finding for finding in diagnosis.findings}
+    assert findings[name].evidence.get("cause") == cause
+    assert "training-mode" not in findings
     if name == "randomized":
-        assert "EOT" in found[name].remedy
+        assert "EOT" in findings[name].remedy
         assert "attacks" in diagnosis.undecided
     elif name == "saturated-loss":
-        assert "loss" in found[name].remedy
+        assert "loss" in findings[name].remedy
     elif name in ("zero-gradient", "gradient-mismatch", "no-gradient"):
-        assert "BPDA" in found[name].remedy
+        assert "BPDA" in findings[name].remedy
     if name != "gradient-mismatch":
-        assert "gradient-mismatch" not in found
+        assert "gradient-mismatch" not in findings
 
 
 def convolutional(inputs: int, first: int, flat: int) -> nn.Sequential:

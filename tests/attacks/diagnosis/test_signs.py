@@ -147,14 +147,14 @@ def test_comparisons_are_corrected_together() -> None:
     made._judge()
     assert notes.findings == []
     # 8 of 8: p = 1/256 alone, 3/256 of three
-    for tests, found in ((1, True), (3, False)):
+    for tests, flagged in ((1, True), (3, False)):
         notes, made = judged(100, a=rows[:28], b=rows[:20])
         made._compare("black-box", "a", "b")
         for _ in range(tests - 1):
             made._compare("transfer", "b", "a")
         made._judge()
-        assert ("black-box" in notes) == found
-        if found:
+        assert ("black-box" in notes) == flagged
+        if flagged:
             (finding,) = notes.findings
             assert finding.severity == "masked"
             assert (finding.evidence["only_first"], finding.evidence["only_second"]) == (8, 0)
@@ -163,11 +163,11 @@ def test_comparisons_are_corrected_together() -> None:
 
 def test_a_larger_budget_has_to_gain_much() -> None:
     rows = list(range(400))
-    for gain, found in ((15, False), (25, True)):
+    for gain, flagged in ((15, False), (25, True)):
         notes, made = judged(400, a=rows[: 100 + gain], b=rows[:100])
         made._compare("more-steps", "a", "b")
         made._judge()
-        assert ("more-steps" in notes) == found
+        assert ("more-steps" in notes) == flagged
 
 
 def test_operations() -> None:
