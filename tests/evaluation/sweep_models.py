@@ -53,8 +53,8 @@ def same(one: Run, other: Run) -> bool:
 class Calls:
     """A countdown outside the model, whose own attributes are hashed."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, remaining: int) -> None:
+        self.remaining = remaining
 
 
 class Failing(Bands):
@@ -65,8 +65,8 @@ class Failing(Bands):
         self.calls, self.error = Calls(calls), error
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls.left -= 1
-        if self.calls.left < 0:
+        self.calls.remaining -= 1
+        if self.calls.remaining < 0:
             raise self.error
         return super().forward(x)
 

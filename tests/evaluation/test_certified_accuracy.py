@@ -179,12 +179,12 @@ def test_it_matches_the_bounds() -> None:
         others = upper.clone().scatter_(1, y[:, None], -torch.inf).amax(1)
         right = model(x).argmax(1) == y
         certified = right & (lower.gather(1, y[:, None])[:, 0] > others)
-        found = certified_accuracy_ibp(model, DataLoader(TensorDataset(x, y), batch_size=37), epsilon)
-        assert found == {
+        accuracies = certified_accuracy_ibp(model, DataLoader(TensorDataset(x, y), batch_size=37), epsilon)
+        assert accuracies == {
             "clean_accuracy": float(right.double().mean()),
             "certified_accuracy": float(certified.double().mean()),
         }
-    assert 0.1 < found["certified_accuracy"] < 0.9
+    assert 0.1 < accuracies["certified_accuracy"] < 0.9
 
 
 def test_shares_of_proofs_worked_by_hand() -> None:
@@ -192,8 +192,8 @@ def test_shares_of_proofs_worked_by_hand() -> None:
     x, y = grey(0.9, 0.7, 0.55, 0.2, 0.1)
     y[4] = 1  # wrong, however certain
     for epsilon, expected in ((0.04, 0.8), (0.06, 0.6), (0.25, 0.4), (0.45, 0.0)):
-        found = certified_accuracy_ibp(Brightness(), [(x, y)], epsilon)
-        assert found == {"clean_accuracy": pytest.approx(0.8), "certified_accuracy": pytest.approx(expected)}
+        accuracies = certified_accuracy_ibp(Brightness(), [(x, y)], epsilon)
+        assert accuracies == {"clean_accuracy": pytest.approx(0.8), "certified_accuracy": pytest.approx(expected)}
     # Not clipped: 0.9 + 0.45 is beyond 1, and counts.
     one_by_one = [(x[i], int(y[i])) for i in range(5)]
     assert certified_accuracy_ibp(Brightness(), one_by_one, 0.06)["certified_accuracy"] == pytest.approx(0.6)

@@ -208,7 +208,7 @@ def test_a_failing_model_leaves_whole_chunks_and_a_resumable_run(tmp_path: Path,
     assert 0 < len(kept) < 40
     assert len(kept) % chunk == 0
     assert list(tmp_path.iterdir()) == [path]
-    model.calls.left = 10**9
+    model.calls.remaining = 10**9
     run = certify_dataset(smoother(model, batch_size=7), data, out=path, **FEW)
     assert run.parameters == kept.parameters
     assert same(run, certify_dataset(smoother(), data, **FEW))

@@ -134,9 +134,9 @@ def test_log_and_audit(whole: Run) -> None:
     assert len(lines) == 41
     log = read_certification_log(whole.files[0])
     assert log.votes is None
-    found = audit(log)
-    assert found.exit_status == 0
-    assert any("a different number of samples for each image" in note.message for note in found.notes)
+    report = audit(log)
+    assert report.exit_status == 0
+    assert any("a different number of samples for each image" in note.message for note in report.notes)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,6 @@ def test_log_and_audit(whole: Run) -> None:
 )
 def test_the_audit_finds_a_radius_larger_than_was_proved(statement: str, rows: tuple[int, ...], run_file: Path) -> None:
     change(run_file, statement)
-    found = audit(read_certification_log(run_file))
-    assert found.faults[0].kind == "above-votes"
-    assert {fault.lines for fault in found.faults} == {rows}
+    report = audit(read_certification_log(run_file))
+    assert report.faults[0].kind == "above-votes"
+    assert {fault.lines for fault in report.faults} == {rows}

@@ -88,11 +88,11 @@ def test_how_the_attack_is_called():
     budget = np.float32(0.3)
     assert calculate_empirical_robustness(sign_model, [(x, torch.tensor([1, 0, 1]))], attack, budget) == 1.0
     assert [call[2].tolist() for call in calls] == [[1], [1]]  # the second is wrong without an attack
-    for (model, input, true_label, given), image in zip(calls, (x[0], x[2]), strict=True):
+    for (model, input, true_label, argument), image in zip(calls, (x[0], x[2]), strict=True):
         assert model is sign_model
         assert torch.equal(input, image[None])
         assert true_label.dtype == torch.int64
-        assert given is budget
+        assert argument is budget
 
 
 def test_an_attack_may_use_gradients_and_write_into_its_input_of_the_models_dtype():

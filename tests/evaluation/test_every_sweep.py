@@ -83,8 +83,8 @@ def test_the_order_is_a_permutation_of_the_covered_images() -> None:
     assert digests == sorted(digests)
     assert list(processing_order(parameters | {"order_seed": 8})) != order
     # Every shard takes its images in the order of the whole.
-    for part in (1, 2, 3):
-        shard = list(processing_order(parameters | {"shard": [part, 3]}))
+    for number in (1, 2, 3):
+        shard = list(processing_order(parameters | {"shard": [number, 3]}))
         assert shard == [index for index in order if index in set(shard)]
 
 

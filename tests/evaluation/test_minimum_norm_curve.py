@@ -51,12 +51,12 @@ def test_the_step_function_by_brute_force(distances: list[float], epsilon: float
     for point in (*curve.epsilons.tolist(), epsilon):
         right = sum(distance > point for distance in distances)
         assert curve.rate(point) == estimate_rate(right, len(distances), 0.1)
-    for place, point in enumerate(curve.epsilons.tolist()):
+    for index, point in enumerate(curve.epsilons.tolist()):
         rate = curve.rate(point)
         assert (rate.successes, rate.lower, rate.upper) == (
-            curve.counts[place],
-            curve.lower[place],
-            curve.upper[place],
+            curve.counts[index],
+            curve.lower[index],
+            curve.upper[index],
         )
     # The area of the rectangles below the steps, as rationals.
     ends = [*(Fraction(point) for point in curve.epsilons.tolist() if point < epsilon), Fraction(epsilon)]

@@ -37,7 +37,7 @@ class Claims(MinimumNormAttack):
     def _search(self, state: Any, nearest: Any) -> None:
         raise AssertionError
 
-    def minimum(self, x: Tensor, y: Tensor, *rest: Any, **keywords: Any) -> MinimumNorm:
+    def minimum(self, x: Tensor, y: Tensor, *arguments: Any, **keywords: Any) -> MinimumNorm:
         n, near = len(x), torch.full((len(x),), 1e-6, dtype=torch.float64)
         return MinimumNorm(self.x_adv(x), near, torch.ones(n, dtype=torch.bool), ("Claims",) * n, self.norm, 0, 0)
 
@@ -123,7 +123,7 @@ def test_claims_are_checked_again() -> None:
 
 def test_bad_input(tmp_path: Path) -> None:
     class Tensors(FAB):
-        def minimum(self, x: Tensor, *rest: Any, **keywords: Any) -> Any:
+        def minimum(self, x: Tensor, *arguments: Any, **keywords: Any) -> Any:
             return x
 
     for attack, minimum, words in (

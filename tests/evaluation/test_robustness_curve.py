@@ -95,9 +95,9 @@ def test_random_margins_and_grids(margins, grid, attack):
     """Margins lie halfway between points of the grid, so that rounding decides no tie."""
     attack.calls = []
     x, y = images([m / 125 + 0.004 for m in margins])
-    found = robustness_curve(attack, sign_model, x, y, [e / 125 for e in grid])
+    curve = robustness_curve(attack, sign_model, x, y, [e / 125 for e in grid])
     expected = [sum(m >= max(e, 0) for m in margins) for e in grid]
-    assert found.counts.tolist() == expected
+    assert curve.counts.tolist() == expected
 
 
 def test_unsorted_and_duplicate_epsilons_are_returned_as_passed(attack):

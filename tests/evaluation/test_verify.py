@@ -35,10 +35,10 @@ def test_verdicts_equal_those_of_the_bounded_model(method: str, norm: str) -> No
     best = np.zeros(IMAGES)
     for epsilon in epsilons:
         expected = bounded.verify(data.x, data.y, epsilon, norm=norm, clip=(0.0, 1.0), methods=methods)
-        found = run.verdicts(epsilon)
-        assert found["verdict"].tolist() == expected.status
-        assert found["stage"].tolist() == expected.stage
-        assert np.array_equal(found["margin"], expected.margin.numpy(), equal_nan=True)
+        verdicts = run.verdicts(epsilon)
+        assert verdicts["verdict"].tolist() == expected.status
+        assert verdicts["stage"].tolist() == expected.stage
+        assert np.array_equal(verdicts["margin"], expected.margin.numpy(), equal_nan=True)
         best[expected.verified.numpy()] = epsilon
     assert run.table["radius"].tolist() == best.tolist()
     for epsilon in epsilons:
@@ -88,9 +88,9 @@ def test_counterexamples_are_stored_and_valid() -> None:
     right = run.correct
     smallest = torch.full((len(run),), torch.inf, dtype=torch.float64)
     for epsilon in reversed(EPSILONS):
-        found = run.verdicts(epsilon)
-        smallest[torch.from_numpy(found["stage"] == "attack")] = epsilon
-        assert ((found["stage"] == "forward") == ~right).all()
+        verdicts = run.verdicts(epsilon)
+        smallest[torch.from_numpy(verdicts["stage"] == "attack")] = epsilon
+        assert ((verdicts["stage"] == "forward") == ~right).all()
     broken = smallest.isfinite()
     assert 3 < int(broken.sum()) < len(run)
     assert bool(is_within(x_adv[broken], x[broken], "linf", smallest[broken]).all())

@@ -95,8 +95,8 @@ def test_a_curve_starts_from_the_moved_images() -> None:
     moved = robustness_curve(PGD, model, byte_digits().x, data.y, epsilons, **settings)
     assert curve.counts.tolist() == moved.counts.tolist()
     assert curve.counts[0] > curve.counts[-1]
-    found = robustness_curve(PGD, model, data.x, data.y, [0.25], steps=3, grid="auto")
-    assert found.counts.tolist() == [int(attack_dataset(pgd(epsilon=0.25, grid="auto"), data).robust.sum())]
+    automatic = robustness_curve(PGD, model, data.x, data.y, [0.25], steps=3, grid="auto")
+    assert automatic.counts.tolist() == [int(attack_dataset(pgd(epsilon=0.25, grid="auto"), data).robust.sum())]
 
 
 def test_images_of_a_run_are_saved_shard_by_shard(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_the_audit_finds_what_is_off_the_grid(tmp_path: Path) -> None:
     assert not list(check_run(run))
     changed = run.examples([3]).flatten()
     changed[5] = 0.1234
-    for statement, values, found in (
+    for statement, values, words in (
         ("x_adv = ? WHERE idx = 3", [changed.numpy().tobytes()], "adversarial example that is not on the grid"),
         ("distance = 0.1234 WHERE broken_by = 'PGD'", [], "distance of no whole number"),
     ):
         change(path, f"UPDATE result SET {statement}", *values)
-        assert found in " ".join(str(finding) for finding in check_run(Run(path)))
+        assert words in " ".join(str(finding) for finding in check_run(Run(path)))

@@ -72,8 +72,8 @@ def test_auto_chooses_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) 
     x[4:] = 1.0
     x[5, 0, 0, 1] = 3 / 16
     y = torch.tensor([0, 0, 0, 0, 2, 2])
-    found = [compute_certified_accuracy(smoother(grid=grid), x, y, n=500) for grid in ("auto", "1/16")]
-    assert found[0] == found[1]
+    accuracies = [compute_certified_accuracy(smoother(grid=grid), x, y, n=500) for grid in ("auto", "1/16")]
+    assert accuracies[0] == accuracies[1]
     with pytest.raises(InputError, match="nearest to multiples of 1/255"):
         compute_certified_accuracy(smoother(grid="1/255"), x, y, n=500)
 
@@ -137,8 +137,8 @@ def test_images_off_the_grid_are_refused_before_a_file_is_created(tmp_path: Path
     # Images that are not selected may be off the grid.
     assert len(certify_dataset(smoother(grid="1/16"), data, skip=2, **FEW)) == 20
     x[0] = 0.3
-    part = certify_dataset(smoother(grid="1/16"), ImageSet("first", x, images().y), shard=(3, 20), **FEW)
-    assert part.table["index"].tolist() == [2, 22]
+    shard = certify_dataset(smoother(grid="1/16"), ImageSet("first", x, images().y), shard=(3, 20), **FEW)
+    assert shard.table["index"].tolist() == [2, 22]
 
 
 def test_shards_on_a_grid_need_one_batch_size(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_a_cast_does_not_leave_the_clip_range() -> None:
 
 
 def test_searches_and_sweeps_of_attacks_cast_float64(caplog: pytest.LogCaptureFixture) -> None:
-    found = minimum_norm(net(), OFF, Y, "l2", attacks=["deepfool"])
-    assert torch.equal(found.distance, minimum_norm(net(), OFF.float(), Y, "l2", attacks=["deepfool"]).distance)
+    result = minimum_norm(net(), OFF, Y, "l2", attacks=["deepfool"])
+    assert torch.equal(result.distance, minimum_norm(net(), OFF.float(), Y, "l2", attacks=["deepfool"]).distance)
     curve = robustness_curve(PGD, net(), OFF, Y, [0.0, 0.125, 0.5], steps=2)
     assert curve.counts.tolist() == [2, 2, 0]
     assert not curve.outside.any()
@@ -230,7 +230,7 @@ def test_string_labels_are_refused_with_how_to_number_them(name: str) -> None:
 
 
 def test_the_number_of_classes_is_that_of_the_outputs() -> None:
-    given, inferred = RandomizedSmoothing(net(), 2, 0.25), RandomizedSmoothing(net(), sigma=0.25)
+    explicit, inferred = RandomizedSmoothing(net(), 2, 0.25), RandomizedSmoothing(net(), sigma=0.25)
     with pytest.raises(InputError, match=r"^num_classes: expected a number before the first example"):
         _ = inferred.num_classes
     for call in (
@@ -240,7 +240,7 @@ def test_the_number_of_classes_is_that_of_the_outputs() -> None:
         lambda smoother: certify_dataset(smoother, (X, Y), n=20).parameters,
         lambda smoother: compute_certified_accuracy(smoother, X, Y, n=20),
     ):
-        assert call(RandomizedSmoothing(net(), sigma=0.25)) == call(given)
+        assert call(RandomizedSmoothing(net(), sigma=0.25)) == call(explicit)
     inferred.votes(X, n=5)
     assert inferred.num_classes == 2
     with pytest.raises(InputTypeError, match=r"^sigma: expected a number, got None"):

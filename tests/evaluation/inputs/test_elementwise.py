@@ -127,9 +127,9 @@ def test_elements_with_equal_ends_stay(attack: Any, norm: str, epsilon: float, b
     points = [made.generate(x, y)]
     assert (distances_above(points[0], x, norm) <= epsilon).all()
     if hasattr(made, "minimum"):
-        found = made.minimum(x, y)
-        points.append(found.x_adv)
-        assert found.success.sum() >= 8
+        result = made.minimum(x, y)
+        points.append(result.x_adv)
+        assert result.success.sum() >= 8
     for x_adv in points:
         assert torch.equal(x_adv[:, 1], x[:, 1])
         assert ((x_adv >= low) & (x_adv <= high)).all()
@@ -143,12 +143,12 @@ def test_distances_in_radii_are_those_of_the_model_in_these_units(attack: Any, b
     radii = torch.tensor([[0.5, 0.25, 2.0, 0.125, 1.0]], dtype=torch.float64)  # powers of 2: divisions are exact
     scaled = torch.nn.Sequential(torch.nn.Linear(5, 16), *NET[1:]).eval()
     scaled.load_state_dict(NET.state_dict() | {"0.weight": NET[0].weight * radii.float()})
-    own = attack(NET, radii, "linf", clip=(LOW, HIGH), **budget).minimum(X, Y)
+    elementwise = attack(NET, radii, "linf", clip=(LOW, HIGH), **budget).minimum(X, Y)
     low, high, x = (values / radii.float()[0] for values in (LOW, HIGH, X))
     other = attack(scaled, 1.0, "linf", clip=(low, high), **budget).minimum(x, Y)
-    assert own.distance.numpy() == pytest.approx(other.distance.numpy(), rel=0.02)
-    assert torch.equal(own.distance, box_distances_above(own.x_adv, X, radii[0]))
-    assert own.box is not None
+    assert elementwise.distance.numpy() == pytest.approx(other.distance.numpy(), rel=0.02)
+    assert torch.equal(elementwise.distance, box_distances_above(elementwise.x_adv, X, radii[0]))
+    assert elementwise.box is not None
 
 
 def test_distances_in_radii_are_rounded_up() -> None:

@@ -143,10 +143,10 @@ def check_enumerated(seed: int, points: int, norm: str, semantics: str) -> tuple
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_the_exact_distance_lies_between_the_bounds(norm: str) -> None:
     lower, exact, upper = check_enumerated(11, 3, norm, "real")
-    found = np.isfinite(upper)
-    assert found.mean() > 0.8
-    assert np.median(lower[found] / exact[found].clip(1e-12)) > 0.2
-    assert np.median(upper[found] / exact[found].clip(1e-12)) < 1.05
+    finite = np.isfinite(upper)
+    assert finite.mean() > 0.8
+    assert np.median(lower[finite] / exact[finite].clip(1e-12)) > 0.2
+    assert np.median(upper[finite] / exact[finite].clip(1e-12)) < 1.05
     assert all(math.isinf(value) or value <= 2 for value in upper)
 
 

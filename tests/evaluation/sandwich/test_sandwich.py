@@ -117,9 +117,9 @@ def test_smoothed_bounds_follow_from_their_votes(noise: str) -> None:
     assert [finding["kind"] for finding in audit_run(both.run)["findings"]] == ["guarantee"]
     votes = both.run.histogram("counts_adv")
     assert set(votes.sum(axis=1).tolist()) <= {0, 1000}
-    found = (table["upper_by"] != "") & (table["upper_by"] != "clean")
-    assert (votes[found, :-1].argmax(axis=1) == table["adversarial"][found]).all()
-    assert (table["p_value"][found] <= 0.001).all()
+    attacked = (table["upper_by"] != "") & (table["upper_by"] != "clean")
+    assert (votes[attacked, :-1].argmax(axis=1) == table["adversarial"][attacked]).all()
+    assert (table["p_value"][attacked] <= 0.001).all()
     assert both.confidence.max() <= 1
 
 
@@ -140,12 +140,12 @@ def test_the_search_draws_from_the_stage_of_attacks_alone(monkeypatch: pytest.Mo
     drawn: list[tuple[str, int]] = []
     count = Sampler.count
 
-    def recorded(self: Sampler, x: Tensor, runs: Any, stages: str | list[str], *rest: Any, **options: Any) -> None:
+    def recorded(self: Sampler, x: Tensor, runs: Any, stages: str | list[str], *arguments: Any, **options: Any) -> None:
         named = [stages] * len(runs) if isinstance(stages, str) else stages
         drawn.extend(
             (stage, max(r[2] + r[3] for s, r in zip(named, runs, strict=True) if s == stage)) for stage in set(named)
         )
-        count(self, x, runs, stages, *rest, **options)
+        count(self, x, runs, stages, *arguments, **options)
 
     monkeypatch.setattr(Sampler, "count", recorded)
     both = bound(smoother(batch_size=100))
