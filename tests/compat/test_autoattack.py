@@ -42,8 +42,8 @@ class Adapting(Bright):
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
-            given = x.detach().clone().requires_grad_()
-            torch.autograd.grad(super().forward(given).sum(), given)
+            leaf = x.detach().clone().requires_grad_()
+            torch.autograd.grad(super().forward(leaf).sum(), leaf)
         return super().forward(x)
 
 
@@ -256,7 +256,7 @@ def test_a_killed_evaluation_resumes(tmp_path: Path, capsys: pytest.CaptureFixtu
         "using custom version including apgd-ce, square.",
         "initial accuracy: 85.71%",
     ]
-    rest = made().run_standard_evaluation(x, y, state_path=path)
+    resumed = made().run_standard_evaluation(x, y, state_path=path)
     assert seen(capsys.readouterr().out) == [
         f"Restored state from {path}",
         "Only the adversarial examples of this run are returned, not those found before.",
@@ -270,9 +270,9 @@ def test_a_killed_evaluation_resumes(tmp_path: Path, capsys: pytest.CaptureFixtu
         "robust accuracy: 42.86%",
     ]
     # The first run's adversarial examples are not returned again; the second run's equal those of an uninterrupted run.
-    changed = (rest != x).flatten(1).any(1)
+    changed = (resumed != x).flatten(1).any(1)
     assert changed.sum() == 2
-    assert torch.equal(rest[changed], whole[changed])
+    assert torch.equal(resumed[changed], whole[changed])
     state = json.loads(path.read_text())
     assert state["done"] == ["apgd-ce", "square"]
     assert state["robust"] == (Bright()(whole).argmax(1) == y).tolist()

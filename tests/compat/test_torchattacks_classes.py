@@ -72,14 +72,14 @@ ALL_STEPS = [*TRANSFER, "RFGSM", "TPGD", "PIFGSM", "PIFGSMPP", "Jitter", "PGDRS"
 def make(name: str, model: nn.Module, **options: Any) -> torchattacks.Attack:
     """An attack with a small budget."""
     attack: Any = getattr(torchattacks, name)
-    known = inspect.signature(attack).parameters
+    parameters = inspect.signature(attack).parameters
     small = {"eps": 0.3 if "L2" in name else EPS, "alpha": 0.1 if "L2" in name else ALPHA, "steps": 4, "n_queries": 40}
     small |= {"max_epsilon": EPS, "num_iter_set": 4, "nb_sample": 50, "nb_iter": 4}
     small |= {"c": 10, "max_iterations": 20, "binary_search_steps": 5, "initial_const": 0.1}
     small |= {"lr": 0.01 if name in NEAREST else ALPHA}
     small |= {"steps": 30} if name in NEAREST else {}
     small |= {"len_kernel": 3, "noise_sd": 0.05, "n_classes": CLASSES}
-    made: torchattacks.Attack = attack(model, **{k: v for k, v in small.items() if k in known} | options)
+    made: torchattacks.Attack = attack(model, **{k: v for k, v in small.items() if k in parameters} | options)
     return made
 
 
@@ -176,10 +176,10 @@ def test_transfer_attacks_take_all_steps(name: str) -> None:
     for _ in range(4):
         ahead = adv + ALPHA * velocity if "NI" in name else adv
         scales = [2.0**-i for i in range(5)] if name == "SINIFGSM" else [1.0]
-        own = torch.stack([scale * slope_of(model, scale * ahead, y) for scale in scales]).mean(0)
-        gradient = own + correction
+        slope = torch.stack([scale * slope_of(model, scale * ahead, y) for scale in scales]).mean(0)
+        gradient = slope + correction
         if name.startswith("V"):
-            correction = slope_of(model, adv, y) - own
+            correction = slope_of(model, adv, y) - slope
         velocity = velocity + gradient / gradient.abs().mean(dim=(1, 2, 3), keepdim=True)
         adv = (x + (adv + ALPHA * velocity.sign() - x).clamp(-EPS, EPS)).clamp(0, 1)
     result = make(name, model, **{"beta": 0.0} if name.startswith("V") else {})(x, y)
@@ -314,8 +314,8 @@ def test_callers_inference_mode_and_copies(name: str) -> None:
     """Attacks run in inference mode, on no images, and as copies."""
     model, (x, y) = net(), images(2)
     few = {"nb_sample": 4, "binary_search_steps": 2, "max_iterations": 5, "N": 2, "n_queries": 5}
-    known = inspect.signature(getattr(torchattacks, name)).parameters
-    options = {option: value for option, value in few.items() if option in known}
+    parameters = inspect.signature(getattr(torchattacks, name)).parameters
+    options = {option: value for option, value in few.items() if option in parameters}
     atk = make(name, model, **options)
     copied = pickle.loads(pickle.dumps(atk))
     adv = atk(x, y)
@@ -395,7 +395,7 @@ def test_multiattack_applies_settings_to_its_attacks(capsys: pytest.CaptureFixtu
     other = net()
     atk.set_model(other)
     atk.set_device("cpu")
-    assert all(part.model is other and part.device.type == "cpu" for part in parts)
+    assert all(attack.model is other and attack.device.type == "cpu" for attack in parts)
     nested = torchattacks.MultiAttack([torchattacks.MultiAttack(parts), make("PGD", other)])
     nested.set_normalization_used(MEAN, STD)
     assert nested(normalize(x), y).shape == x.shape

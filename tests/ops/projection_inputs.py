@@ -83,9 +83,9 @@ def _by_less_than_a_rounding(draw, rows, size, dtype):
     v = torch.zeros(rows, size, dtype=torch.float64)
     v[:, 0] = 1.0
     v[1::2, 0] = -1.0
-    rest = max(2.0**-60, smallest(dtype))
+    excess = max(2.0**-60, smallest(dtype))
     for row in range(rows):
-        v[row, 1 : 2 + row % max(1, size - 1)] = rest if row % 4 < 2 else -rest
+        v[row, 1 : 2 + row % max(1, size - 1)] = excess if row % 4 < 2 else -excess
     radius = torch.ones(rows, dtype=torch.float64)
     radius[::3] = 1.0 + 2.0**-52
     radius[1::6] = 1.0 - 2.0**-53
@@ -225,8 +225,8 @@ def simplex_holds(z: Tensor, radius: Tensor) -> Tensor:
 def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rounded sum a + b and its rounding error."""
     total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
+    b_virtual = total - a
+    return total, (a - (total - b_virtual)) + (b - b_virtual)
 
 
 def box_holds(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
@@ -315,22 +315,22 @@ def arguments(
     return v, radius
 
 
-def run(op: str, given: Arguments, module: Any = ops) -> Tensor:
-    z: Tensor = getattr(module, op)(*given)
+def run(op: str, case: Arguments, module: Any = ops) -> Tensor:
+    z: Tensor = getattr(module, op)(*case)
     return z
 
 
-def wide(given: Arguments) -> Arguments:
-    return tuple(value.double() if isinstance(value, Tensor) else value for value in given)
+def wide(case: Arguments) -> Arguments:
+    return tuple(value.double() if isinstance(value, Tensor) else value for value in case)
 
 
 def faults(
-    op: str, given: Arguments, z: Tensor, want: Tensor | None = None, lost_steps: float = 0.0
+    op: str, case: Arguments, z: Tensor, want: Tensor | None = None, lost_steps: float = 0.0
 ) -> dict[str, Tensor]:
     """Return for each guarantee of the op the rows of z that break it: bool [rows]; want is the expected result."""
-    v, radius = given[0], given[2 if op == "project_l1_ball_box" else 1]
+    v, radius = case[0], case[2 if op == "project_l1_ball_box" else 1]
     if want is None:
-        want = nearest_inside(v, radius) if op == "project_linf_ball" else run(op, wide(given), reference)
+        want = nearest_inside(v, radius) if op == "project_linf_ball" else run(op, wide(case), reference)
     off = z.double() - want.double()
     bound = tolerance(radius, v.shape[1], v.dtype) + lost_steps * smallest(v.dtype)
     far = off.abs().sum(1) > bound
@@ -351,7 +351,7 @@ def faults(
         length = (z.double() / radius[:, None]).square().sum(1).sqrt()
         flags["short"] = ~inside & (length < 1 - 2.0**-21 - v.shape[1] * smallest(v.dtype) / radius)
     if op == "project_l1_ball_box":
-        _, x, _, *box = given
+        _, x, _, *box = case
         flags["outside the box"] = ~box_holds(x, z, *box)
         inside, changed = inside & box_holds(x, v, *box), (z != v).any(1)
     return flags | {"changed inside": inside & changed, "unchanged outside": ~inside & ~changed}
@@ -363,18 +363,18 @@ def nearest_inside(v: Tensor, radius: Tensor) -> Tensor:
     return v.maximum(-bound).minimum(bound)
 
 
-def check(op: str, given: Arguments, z: Tensor, want: Tensor | None = None, lost_steps: float = 0.0) -> None:
-    assert z.dtype == given[0].dtype
-    assert z.shape == given[0].shape
-    flags = faults(op, given, z, want, lost_steps)
+def check(op: str, case: Arguments, z: Tensor, want: Tensor | None = None, lost_steps: float = 0.0) -> None:
+    assert z.dtype == case[0].dtype
+    assert z.shape == case[0].shape
+    flags = faults(op, case, z, want, lost_steps)
     broken = {name: rows.nonzero()[:, 0].tolist() for name, rows in flags.items() if rows.any()}
-    assert not broken, (op, z.dtype, tuple(z.shape), given[3:])
+    assert not broken, (op, z.dtype, tuple(z.shape), case[3:])
 
 
-def check_on(device: torch.device, op: str, given: Arguments, want: Tensor | None = None) -> None:
+def check_on(device: torch.device, op: str, case: Arguments, want: Tensor | None = None) -> None:
     """Run on a GPU, where in float16 the threads of a row do not pass rounding losses on to each other."""
-    z = run(op, tuple(value.to(device) if isinstance(value, Tensor) else value for value in given)).cpu()
-    check(op, given, z, want, lost_steps=z.shape[1] if z.dtype == torch.float16 else 0)
+    z = run(op, tuple(value.to(device) if isinstance(value, Tensor) else value for value in case)).cpu()
+    check(op, case, z, want, lost_steps=z.shape[1] if z.dtype == torch.float16 else 0)
 
 
 # --- attack steps

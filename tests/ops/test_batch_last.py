@@ -104,8 +104,8 @@ def test_gradcheck(name: str, shared: bool) -> None:
     a, center, radius = inputs(4, 2, 5, torch.float64, shared=shared)
     a = torch.where(a.abs() < 0.05, 0.05, a)  # away from kinks
     radius = radius + 0.06
-    for end in (-1, 0, 1):
-        center = torch.where((center + end * radius).abs() < 0.02, center + 0.1, center)
+    for sign in (-1, 0, 1):
+        center = torch.where((center + sign * radius).abs() < 0.02, center + 0.1, center)
     tensors = tuple(t.clone().requires_grad_() for t in (a, center, radius))
     torch.autograd.gradcheck(lambda *t: getattr(ops, name)(*arguments(name, t, 0.1)), tensors)
 
@@ -126,10 +126,10 @@ def test_refused(change: dict[str, Any], message: str) -> None:
     taken = {"a": torch.zeros(2, 3, 4), "center": torch.zeros(2, 4), "radius": torch.zeros(2, 4), "slope": 0.0} | change
     with pytest.raises(InputError, match=f"batch_last_relax: {message}"):
         ops.batch_last_relax(**taken)
-    rest = {name: value for name, value in taken.items() if name != "a"}
+    options = {name: value for name, value in taken.items() if name != "a"}
     if "a" not in change:
         with pytest.raises(InputError, match=f"batch_last_relu_intervals: {message}"):
-            ops.batch_last_relu_intervals(**rest)
+            ops.batch_last_relu_intervals(**options)
 
 
 # --- convolutions

@@ -138,7 +138,7 @@ def test_cuda_matches_the_cpu(cuda: torch.device, dtype: torch.dtype, loss: str)
         logits, y, target = inputs(3000, 10, kind, dtype)
         got = ops.logit_loss(logits.to(cuda), y.to(cuda), target.to(cuda), loss)
         want = ops.logit_loss(logits, y, target, loss)
-        assert_same(tuple(part.cpu() for part in got), want, **CLOSE_TO[dtype])
+        assert_same(tuple(tensor.cpu() for tensor in got), want, **CLOSE_TO[dtype])
         verdict = ops.logit_verdict(logits.to(cuda), y.to(cuda), tolerance=1e-3)
         assert torch.equal(verdict.cpu(), ops.logit_verdict(logits, y, tolerance=1e-3))
 

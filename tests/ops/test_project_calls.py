@@ -30,9 +30,9 @@ def test_radii_broadcast_and_rows_are_projected_as_alone(op: str) -> None:
     for radius in (each, each[:1], each.float(), each.half(), *more):
         whole, one = call(op, v, radius), torch.as_tensor(radius).double().expand(each.shape)
         assert whole.shape == v.shape
-        for place in itertools.product(*map(range, each.shape)):
-            row = v[place][None] if op == BOX else v[place]
-            assert same_bits(whole[place], call(op, row, one[place].item()).view_as(whole[place]))
+        for index in itertools.product(*map(range, each.shape)):
+            row = v[index][None] if op == BOX else v[index]
+            assert same_bits(whole[index], call(op, row, one[index].item()).view_as(whole[index]))
     assert op != "project_simplex" or same_bits(ops.project_simplex(v), call(op, v, 1.0))
 
 
@@ -243,10 +243,10 @@ def test_gradcheck_of_the_box(scale: float, radius: float | list[float]) -> None
     arguments = tuple(t.clone().requires_grad_() for t in (delta, x, each))
     torch.autograd.gradcheck(ops.project_l1_ball_box, arguments, atol=1e-6, check_forward_ad=True)
     for i, argument in enumerate(arguments):  # tangents of one argument alone
-        given = [other.detach() for other in arguments]
+        constants = [other.detach() for other in arguments]
 
-        def alone(value: Tensor, i: int = i, given: list[Tensor] = given) -> Tensor:
-            return ops.project_l1_ball_box(*given[:i], value, *given[i + 1 :])
+        def alone(value: Tensor, i: int = i, constants: list[Tensor] = constants) -> Tensor:
+            return ops.project_l1_ball_box(*constants[:i], value, *constants[i + 1 :])
 
         torch.autograd.gradcheck(alone, (argument,), atol=1e-6, check_forward_ad=True)
 

@@ -48,8 +48,8 @@ def test_large_inputs(cuda: torch.device, op: str, shape: tuple[int, int], dtype
     v = normal_values(*shape, dtype=dtype)
     radius = v.double().abs().sum(1) * torch.linspace(0.001, 1.1, shape[0], dtype=torch.float64)
     radius /= {"project_l2_ball": math.sqrt(shape[1]), "project_linf_ball": shape[1]}.get(op, 1)
-    given = (v, torch.full_like(v, 0.5), radius, -0.25, 1.0) if op == "project_l1_ball_box" else (v, radius)
-    check_on(cuda, op, given, run(op, given))
+    case = (v, torch.full_like(v, 0.5), radius, -0.25, 1.0) if op == "project_l1_ball_box" else (v, radius)
+    check_on(cuda, op, case, run(op, case))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -184,15 +184,15 @@ def for_sizes(device: torch.device, compare: Callable[[tuple[Tensor, ...]], None
 
 
 def test_ops_follow_the_current_stream(cuda: torch.device) -> None:
-    def compare(given: tuple[Tensor, ...]) -> None:
-        want = every_op(*given)
-        late = [torch.zeros_like(t) for t in given]
+    def compare(tensors: tuple[Tensor, ...]) -> None:
+        want = every_op(*tensors)
+        late = [torch.zeros_like(t) for t in tensors]
         late[-1].fill_(1)
         torch.cuda.synchronize()
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             torch.cuda._sleep(50_000_000)  # on another stream the ops would have read the zeros
-            for to, value in zip(late, given, strict=True):
+            for to, value in zip(late, tensors, strict=True):
                 to.copy_(value)
             got = every_op(*late)
         stream.synchronize()
@@ -202,14 +202,14 @@ def test_ops_follow_the_current_stream(cuda: torch.device) -> None:
 
 
 def test_ops_do_not_wait_for_the_device(cuda: torch.device) -> None:
-    def compare(given: tuple[Tensor, ...]) -> None:
-        every_op(*given)  # loads the kernels, and the allocator has the memory
+    def compare(tensors: tuple[Tensor, ...]) -> None:
+        every_op(*tensors)  # loads the kernels, and the allocator has the memory
         torch.cuda.synchronize()
         stream = torch.cuda.current_stream()
         torch.cuda._sleep(1_000_000_000)
         torch.cuda.set_sync_debug_mode("error")
         try:
-            every_op(*given)
+            every_op(*tensors)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert not stream.query()
@@ -221,8 +221,8 @@ def test_ops_do_not_wait_for_the_device(cuda: torch.device) -> None:
 def test_devices_other_than_the_current_one(cuda: torch.device, second_cuda: torch.device) -> None:
     current = torch.cuda.current_device()
 
-    def compare(given: tuple[Tensor, ...]) -> None:
-        got, want = every_op(*(t.to(second_cuda) for t in given)), every_op(*given)
+    def compare(tensors: tuple[Tensor, ...]) -> None:
+        got, want = every_op(*(t.to(second_cuda) for t in tensors)), every_op(*tensors)
         assert all(z.device == second_cuda for z in got)
         assert all(same_bits(a.cpu(), b.cpu()) for a, b in zip(got, want, strict=True))
 

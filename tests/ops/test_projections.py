@@ -99,8 +99,8 @@ def test_the_checks_detect_faults(op: str) -> None:
 
 def test_sums_of_squares_are_compared_exactly() -> None:
     radius = torch.tensor([3.0]).double()
-    for rest, holds in ((0.0, True), (1e-30, False), (5e-324, False)):
-        assert l2_holds(torch.tensor([[1.0, 2.0, 2.0, rest]], dtype=torch.float64), radius).all() == holds
+    for coordinate, holds in ((0.0, True), (1e-30, False), (5e-324, False)):
+        assert l2_holds(torch.tensor([[1.0, 2.0, 2.0, coordinate]], dtype=torch.float64), radius).all() == holds
 
 
 # --- the same bits at every SIMD level, thread count and split
@@ -135,7 +135,7 @@ def test_the_same_bits_for_every_split_of_rows(op: str, dtype: torch.dtype, thre
         tensors, ends = (case[:3], case[3:]) if op == BOX else (case, ())
         for cuts in ([1] * 100, [7, 60, 33]):
             parts = zip(*(t.split(cuts) for t in tensors), strict=True)
-            assert same_bits(torch.cat([run(op, (*part, *ends)) for part in parts]), run(op, case))
+            assert same_bits(torch.cat([run(op, (*rows, *ends)) for rows in parts]), run(op, case))
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3, 8, 8), (2, 3, 5, 7), (2, 1, 4, 4), (3, 2, 2, 2, 2)])

@@ -45,8 +45,8 @@ def inputs(batch: int, rows: int, n: int, dtype: torch.dtype = torch.float32) ->
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_agrees_with_the_reference(dtype: torch.dtype, slope: float, simd_level: str) -> None:
     for shape in SHAPES:
-        given = (*inputs(*shape, dtype), slope)
-        got, want = (graded(module.relax_coefficients, given) for module in (ops, reference))
+        arguments = (*inputs(*shape, dtype), slope)
+        got, want = (graded(module.relax_coefficients, arguments) for module in (ops, reference))
         for actual, expected in zip(got, want, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
@@ -70,8 +70,8 @@ def test_the_sum_only_becomes_smaller(neurons: list[tuple[float, float, float, f
         line += Fraction(new) * z
     assert line <= exact + Fraction(1, 10**12)
     if len(neurons) == 1 and neurons[0][0] < 0:  # the chord meets the function at both ends
-        end = ends[0, 0, 1].item()
-        assert relaxed.item() * end + bias.item() == pytest.approx(neurons[0][0] * max(end, slope * end), abs=1e-12)
+        high = ends[0, 0, 1].item()
+        assert relaxed.item() * high + bias.item() == pytest.approx(neurons[0][0] * max(high, slope * high), abs=1e-12)
 
 
 def test_a_nan_is_not_lost() -> None:

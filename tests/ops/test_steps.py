@@ -28,13 +28,13 @@ def linf_case(size: int, dtype: torch.dtype, box: tuple[float, float]) -> tuple[
     x_adv, gradient, x = inputs(6, size, dtype, box, seed=size)
     before = inputs(6, size, dtype, box, seed=size + 1)[0]
     gradient[0, 0] = torch.nan
-    given = (x_adv, gradient, x, before, per_row(6, 0.0, 0.2, 1), per_row(6, 0.0, 0.3, 2), *box)
-    wanted = [reference.linf_step(*given[:3], *given[4:])]
-    wanted += [reference.linf_momentum_step(*given, share=share) for share in SHARES]
+    arguments = (x_adv, gradient, x, before, per_row(6, 0.0, 0.2, 1), per_row(6, 0.0, 0.3, 2), *box)
+    wanted = [reference.linf_step(*arguments[:3], *arguments[4:])]
+    wanted += [reference.linf_momentum_step(*arguments, share=share) for share in SHARES]
     for want in wanted:
-        assert near(want, x, given[5])
+        assert near(want, x, arguments[5])
         assert ((want.double() >= box[0]) & (want.double() <= box[1])).all()
-    return given, wanted
+    return arguments, wanted
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -43,10 +43,10 @@ def test_linf_steps_match_the_reference(
     box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
 ) -> None:
     for size in STEP_SIZES:
-        given, (plain, *wanted) = linf_case(size, dtype, box)
-        assert torch.equal(ops.linf_step(*given[:3], *given[4:]), plain), size
+        arguments, (plain, *wanted) = linf_case(size, dtype, box)
+        assert torch.equal(ops.linf_step(*arguments[:3], *arguments[4:]), plain), size
         for share, want in zip(SHARES, wanted, strict=True):
-            got = ops.linf_momentum_step(*given, share=share)
+            got = ops.linf_momentum_step(*arguments, share=share)
             assert torch.equal(got, want), (size, share)
         assert torch.equal(got, plain)  # without momentum
 
