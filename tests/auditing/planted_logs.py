@@ -67,13 +67,13 @@ class Planted:
         content: bytes of the file.
         kind: kind of the expected finding; "" if reading must fail.
         words: expected text in the message.
-        given: arguments of the reader.
+        options: arguments of the reader.
     """
 
     content: bytes
     kind: str
     words: str
-    given: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def _certified_row(rows: list[list[str]], nth: int = 3) -> int:
@@ -150,14 +150,14 @@ def plant(text: str, sigma: float) -> dict[str, Planted]:
     }
 
 
-def audited(folder: Path, content: bytes | str, sigma: float | None = 0.25, **given: float) -> Audit:
+def audited(folder: Path, content: bytes | str, sigma: float | None = 0.25, **options: float) -> Audit:
     """Audit the content of a file whose name tells sigma, if there is one."""
     path = folder / ("log.tsv" if sigma is None else f"log_sigma{sigma:g}.tsv")
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    # ``given`` mixes n, an int, with floats
-    return audit(read_certification_log(path, **given))  # type: ignore[arg-type]  # options of several types
+    # ``options`` mixes n, an int, with floats
+    return audit(read_certification_log(path, **options))  # type: ignore[arg-type]  # options of several types
 
 
-def message(found: Audit, kind: str) -> str:
+def message(report: Audit, kind: str) -> str:
     """Message of the first finding of a kind."""
-    return next(finding.message for finding in found.findings if finding.kind == kind)
+    return next(finding.message for finding in report.findings if finding.kind == kind)

@@ -30,8 +30,8 @@ def four(radius: float) -> str:
     return f"{radius:.4f}"
 
 
-def kinds(found: Audit) -> list[str]:
-    return [finding.kind for finding in found.faults]
+def kinds(report: Audit) -> list[str]:
+    return [finding.kind for finding in report.faults]
 
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
@@ -40,10 +40,10 @@ def test_planted_faults_are_reported(tmp_path: Path, planted: Planted) -> None:
         with pytest.raises(FileFormatError, match=planted.words):
             audited(tmp_path, planted.content)
         return
-    found = audited(tmp_path, planted.content, **planted.given)
-    assert found.exit_status == 1
-    assert planted.kind in kinds(found) if planted.kind not in ALONE else [planted.kind] == kinds(found)
-    assert planted.words in message(found, planted.kind)
+    report = audited(tmp_path, planted.content, **planted.options)
+    assert report.exit_status == 1
+    assert planted.kind in kinds(report) if planted.kind not in ALONE else [planted.kind] == kinds(report)
+    assert planted.words in message(report, planted.kind)
 
 
 CIFAR = [f"cifar10/{name}" for name in ("cohen_sigma0.25", "cohen_sigma0.50", "smoothadv_sigma0.25")]
@@ -52,16 +52,16 @@ IMAGENET = [f"imagenet/{name}" for name in ("cohen_sigma0.50", "smoothadv_sigma0
 
 @pytest.mark.parametrize("name", CIFAR + IMAGENET)
 def test_published_logs_are_clean_and_their_accuracies_are_counts(name: str) -> None:
-    found = audit(read_certification_log(published(name)))
-    assert found.exit_status == 0
-    assert not found.faults
+    report = audit(read_certification_log(published(name)))
+    assert report.exit_status == 0
+    assert not report.faults
     kinds_of_notes = ["sigma", "rounded-up", "saturation", "assumed", "votes"]
     if name in IMAGENET:
         kinds_of_notes = ["stride", "sigma", "saturation", "assumed", "votes", "subset"]
-        assert found.notes[0].message == "every 100th image: 500 of about 50,000"
-    assert [finding.kind for finding in found.notes] == kinds_of_notes
+        assert report.notes[0].message == "every 100th image: 500 of about 50,000"
+    assert [finding.kind for finding in report.notes] == kinds_of_notes
     _, rows = split(published(name).read_text())
-    metrics = found.metrics
+    metrics = report.metrics
     for radius, rate in zip(metrics.radii, metrics.certified, strict=True):
         assert rate.successes == sum(row[4] == "1" and float(row[3]) >= radius for row in rows)
         assert rate.n == len(rows)
@@ -84,8 +84,8 @@ def how_to() -> str:
 
 
 def test_the_how_to_shows_the_printed_findings() -> None:
-    found = audit(read_certification_log(published("imagenet/cohen_sigma0.50")))
-    shown = "\n".join(f"  {finding.severity:<5}  {finding.message}" for finding in found.findings)
+    report = audit(read_certification_log(published("imagenet/cohen_sigma0.50")))
+    shown = "\n".join(f"  {finding.severity:<5}  {finding.message}" for finding in report.findings)
     assert f"cohen_sigma0.50.tsv: 500 rows, no fault, 6 notes\n{shown}\n```" in how_to()
 
 
@@ -113,21 +113,21 @@ def test_planted_faults_and_columns_are_documented() -> None:
 )
 def test_clean_logs_are_clean(tmp_path: Path, n: int, alpha: float, sigma: float, show: object, stride: int) -> None:
     text = made_up(1000, n=n, alpha=alpha, sigma=sigma, show=show, stride=stride)  # type: ignore[arg-type]  # names of options from a table
-    found = audited(tmp_path, text, sigma, n=n, alpha=alpha)
-    assert not found.faults
-    assert found.exit_status == 0
+    report = audited(tmp_path, text, sigma, n=n, alpha=alpha)
+    assert not report.faults
+    assert report.exit_status == 0
     _, rows = split(text)
     right = np.array([row[1] == row[2] for row in rows])
-    assert found.metrics.accuracy.successes == right.sum()
-    assert found.metrics.survival is not None
+    assert report.metrics.accuracy.successes == right.sum()
+    assert report.metrics.survival is not None
 
 
 def test_a_wrong_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
     """A small n has few attainable radii: a log with only those was made with that n."""
     text = made_up(400, n=1000, show=four, beta=(8, 4))
-    found = audited(tmp_path, text, n=N, alpha=ALPHA)
-    assert kinds(found) == ["parameters"]
-    assert "all 310 radii are among the few that n 1,000 gives" in found.faults[0].message
+    report = audited(tmp_path, text, n=N, alpha=ALPHA)
+    assert kinds(report) == ["parameters"]
+    assert "all 310 radii are among the few that n 1,000 gives" in report.faults[0].message
     unstated = audited(tmp_path, text)
     assert not unstated.faults
     assert "n 1,000" in message(unstated, "parameters")
@@ -138,19 +138,19 @@ def test_a_wrong_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
 
 def test_a_wrong_sigma_is_found(tmp_path: Path) -> None:
     text = made_up(400, sigma=0.3)
-    found = audited(tmp_path, text, 0.25, n=N, alpha=ALPHA)
-    assert "parameters" in kinds(found)
-    assert "sigma 0.3 (392 of 392)" in found.faults[0].message
+    report = audited(tmp_path, text, 0.25, n=N, alpha=ALPHA)
+    assert "parameters" in kinds(report)
+    assert "sigma 0.3 (392 of 392)" in report.faults[0].message
     assert not audited(tmp_path, text, 0.3).faults
 
 
 def test_saturated_radii_imply_alpha(tmp_path: Path) -> None:
-    found = audited(tmp_path, made_up(1000, alpha=0.0005, show=six_down, beta=(4, 0.2)))
-    assert not found.faults  # nobody stated alpha
-    assert "alpha 0.0005" in message(found, "parameters")
-    assert (found.counted.n, found.counted.alpha) == (None, None)
-    assert not found.metrics.bounds
-    assert "in doubt" in message(found, "no-votes")
+    report = audited(tmp_path, made_up(1000, alpha=0.0005, show=six_down, beta=(4, 0.2)))
+    assert not report.faults  # nobody stated alpha
+    assert "alpha 0.0005" in message(report, "parameters")
+    assert (report.counted.n, report.counted.alpha) == (None, None)
+    assert not report.metrics.bounds
+    assert "in doubt" in message(report, "no-votes")
 
 
 def test_rounding_above_the_maximum_is_a_note_and_more_is_a_fault(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def changed(row: int, **values: str) -> bytes:
     ],
 )
 def test_faults_of_single_rows(tmp_path: Path, values: dict[str, str], kind: str, words: str) -> None:
-    found = audited(tmp_path, changed(5, **values))
-    assert kind in kinds(found)
-    assert words in message(found, kind)
+    report = audited(tmp_path, changed(5, **values))
+    assert kind in kinds(report)
+    assert words in message(report, kind)
 
 
 def test_metrics_ignore_the_column_correct(tmp_path: Path) -> None:
@@ -208,33 +208,33 @@ def test_running_counts_that_contradict_the_predictions_are_reported(tmp_path: P
     for row in rows:
         count += row[1] == row[2] or row is wrong
         row[4] = str(count)
-    found = audited(tmp_path, joined(header, rows))
-    assert kinds(found) == ["cumulative-correct"]
-    assert "contradicts predict == label in 1 row" in found.faults[0].message
+    report = audited(tmp_path, joined(header, rows))
+    assert kinds(report) == ["cumulative-correct"]
+    assert "contradicts predict == label in 1 row" in report.faults[0].message
 
 
 def test_invalid_radii_count_as_abstentions_and_duplicates_once(tmp_path: Path) -> None:
     header = "idx\tlabel\tpredict\tradius\tcorrect\n"
-    found = audited(
+    report = audited(
         tmp_path, header + "0\t1\t1\tnan\t1\n1\t1\t1\t-1\t1\n2\t1\t1\t0.5\t1\n2\t1\t1\t0.6\t1\n3\t1\t1\t0.7\t1\n"
     )
-    assert kinds(found) == ["duplicate", "nan", "negative"]
-    assert found.counted.index.tolist() == [0, 1, 2, 3]
-    assert found.counted.prediction.tolist() == [-1, -1, 1, 1]
-    assert found.counted.radius.tolist() == [0.0, 0.0, 0.5, 0.7]
-    assert found.metrics.radii == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-    assert [float(rate) for rate in found.metrics.certified] == [0.5] * 6 + [0.25] * 2
-    assert found.log.radius[4] == 0.7  # the log as read is unchanged
+    assert kinds(report) == ["duplicate", "nan", "negative"]
+    assert report.counted.index.tolist() == [0, 1, 2, 3]
+    assert report.counted.prediction.tolist() == [-1, -1, 1, 1]
+    assert report.counted.radius.tolist() == [0.0, 0.0, 0.5, 0.7]
+    assert report.metrics.radii == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    assert [float(rate) for rate in report.metrics.certified] == [0.5] * 6 + [0.25] * 2
+    assert report.log.radius[4] == 0.7  # the log as read is unchanged
 
 
 def test_strides_are_notes_and_gaps_are_faults(tmp_path: Path) -> None:
     header, rows = split(made_up(60, stride=20))
-    found = audited(tmp_path, joined(header, rows))
-    assert [note.message for note in found.notes if note.kind == "stride"] == ["every 20th image: 60 of about 1,200"]
+    report = audited(tmp_path, joined(header, rows))
+    assert [note.message for note in report.notes if note.kind == "stride"] == ["every 20th image: 60 of about 1,200"]
     del rows[30:33]
-    found = audited(tmp_path, joined(header, rows))
-    assert kinds(found) == ["missing"]
-    assert found.faults[0].message == "3 missing images (indices 600 and 2 more) at a stride of 20"
+    report = audited(tmp_path, joined(header, rows))
+    assert kinds(report) == ["missing"]
+    assert report.faults[0].message == "3 missing images (indices 600 and 2 more) at a stride of 20"
     rows[4][0] = "81"
     assert "missing" in kinds(audited(tmp_path, joined(header, rows)))
 
@@ -244,28 +244,28 @@ def test_a_random_subset_is_a_note(tmp_path: Path) -> None:
     chosen = np.sort(np.random.default_rng(3).choice(10_000, 100, replace=False))
     for row, index in zip(rows, chosen.tolist(), strict=True):
         row[0] = str(index)
-    found = audited(tmp_path, joined(header, rows))
-    assert not found.faults
-    assert "irregular" in [note.kind for note in found.notes]
+    report = audited(tmp_path, joined(header, rows))
+    assert not report.faults
+    assert "irregular" in [note.kind for note in report.notes]
 
 
 @pytest.mark.parametrize(("rows", "stride", "noted"), [(300, 1, True), (500, 20, True), (10_000, 1, False)])
 def test_subsets_are_noted_with_a_confidence_interval(tmp_path: Path, rows: int, stride: int, noted: bool) -> None:
-    found = audited(tmp_path, made_up(rows, stride=stride))
-    notes = [note.message for note in found.notes if note.kind == "subset"]
+    report = audited(tmp_path, made_up(rows, stride=stride))
+    notes = [note.message for note in report.notes if note.kind == "subset"]
     assert bool(notes) == noted
     if noted:
-        rate = found.metrics.accuracy
+        rate = report.metrics.accuracy
         assert f"{100 * rate.lower:.1f} to {100 * rate.upper:.1f} % on all images (95 % confidence)" in notes[0]
 
 
 def test_without_sigma_there_are_no_metrics_of_votes(tmp_path: Path) -> None:
-    found = audited(tmp_path, SYNTHETIC, None)
-    assert not found.faults
-    assert found.metrics.survival is None
-    assert "imply sigma 0.25 at n 100,000" in message(found, "sigma-unknown")
-    assert "sigma" in message(found, "no-votes")
-    assert audit(read_certification_log(found.log.path, sigma=0.25)).metrics.survival is not None
+    report = audited(tmp_path, SYNTHETIC, None)
+    assert not report.faults
+    assert report.metrics.survival is None
+    assert "imply sigma 0.25 at n 100,000" in message(report, "sigma-unknown")
+    assert "sigma" in message(report, "no-votes")
+    assert audit(read_certification_log(report.log.path, sigma=0.25)).metrics.survival is not None
 
 
 def test_to_dict_is_complete(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_runs_have_no_faults_and_exact_votes(runs: Path, name: str, noise: str) -> None:
     path = runs / f"{name}.db"
     run, log = Run(path), read_certification_log(path)
-    found = audit(log)
-    assert not found.faults
+    report = audit(log)
+    assert not report.faults
     assert (log.n, log.alpha, log.sigma, log.noise) == (400, 0.01 if name == "fixed" else 0.001, 0.5, noise)
     assert log.decimals is None
     assert log.lines is None
@@ -77,25 +77,25 @@ def test_runs_have_no_faults_and_exact_votes(runs: Path, name: str, noise: str) 
     assert log.votes is not None
     assert np.array_equal(log.votes, np.where(run.table["prediction"] < 0, 0, counts))
     expected = survival_curve(log.votes, 400, run.correct)
-    assert found.metrics.survival is not None
-    assert np.array_equal(found.metrics.survival.share, expected.share)
-    assert np.array_equal(found.metrics.survival.lower, found.metrics.survival.upper)
-    assert [float(rate) for rate in found.metrics.certified] == run.certified_accuracy(found.metrics.radii).tolist()
-    assert {"stride", "votes", "subset", "guarantee"} == {note.kind for note in found.notes}
+    assert report.metrics.survival is not None
+    assert np.array_equal(report.metrics.survival.share, expected.share)
+    assert np.array_equal(report.metrics.survival.lower, report.metrics.survival.upper)
+    assert [float(rate) for rate in report.metrics.certified] == run.certified_accuracy(report.metrics.radii).tolist()
+    assert {"stride", "votes", "subset", "guarantee"} == {note.kind for note in report.notes}
 
 
 def test_verifications_have_no_metrics_of_votes(runs: Path) -> None:
     log = read_certification_log(runs / "verify.db")
-    found = audit(log)
-    assert not found.faults
+    report = audit(log)
+    assert not report.faults
     assert (log.kind, log.n, log.alpha, log.sigma, log.votes, log.norm) == ("verify", None, None, None, None, "linf")
-    assert found.metrics.survival is None
-    assert not found.metrics.bounds
-    notes = {note.kind: note.message for note in found.notes}
+    assert report.metrics.survival is None
+    assert not report.metrics.bounds
+    notes = {note.kind: note.message for note in report.notes}
     assert "bound propagation gives radii without votes" in notes["no-votes"]
     # A verification with radius 0 proves nothing, not even at radius 0.
     run = Run(runs / "verify.db")
-    assert float(found.metrics.certified[0]) == run.certified_accuracy([0.0])[0]
+    assert float(report.metrics.certified[0]) == run.certified_accuracy([0.0])[0]
 
 
 def test_a_raised_radius_contradicts_the_votes(runs: Path, tmp_path: Path) -> None:
@@ -105,19 +105,19 @@ def test_a_raised_radius_contradicts_the_votes(runs: Path, tmp_path: Path) -> No
         table = Run(path).table
         index = int(table["index"][table["radius"] > 0][0])
         change(path, f"UPDATE result SET radius = 1.05 * radius WHERE idx = {index}")
-        found = audit(read_certification_log(path))
-        assert [fault.kind for fault in found.faults] == ["above-votes"]
-        assert found.faults[0].lines == (index,)
-        assert f"index {index}" in found.faults[0].message
+        report = audit(read_certification_log(path))
+        assert [fault.kind for fault in report.faults] == ["above-votes"]
+        assert report.faults[0].lines == (index,)
+        assert f"index {index}" in report.faults[0].message
 
 
 def test_unfinished_runs_and_shards_are_notes(runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "shard.db"
     path.write_bytes((runs / "part-1.db").read_bytes())
     change(path, "DELETE FROM result WHERE idx = 60")
-    found = audit(read_certification_log(path))
-    assert not found.faults
-    notes = {note.kind: note.message for note in found.notes}
+    report = audit(read_certification_log(path))
+    assert not report.faults
+    notes = {note.kind: note.message for note in report.notes}
     assert notes["unfinished"] == "unfinished run: 6 of 7 images"
     assert notes["shard"] == "shard 1 of 3; merge all shards for the sweep"
 
@@ -141,14 +141,14 @@ def test_an_exported_log_states_what_its_run_states(runs: Path, tmp_path: Path, 
     assert log.header.parameters == run.parameters
     for field in ("kind", "n", "alpha", "sigma", "noise", "norm"):
         assert getattr(log, field) == getattr(stored, field)
-    found, exact = audit(log), audit(stored)
-    assert not found.faults
-    assert (found.metrics.survival is None) == (name != "fixed")
-    assert found.metrics.accuracy == exact.metrics.accuracy
-    assert found.metrics.certified == exact.metrics.certified
-    if found.metrics.survival is not None:  # six decimals determine the votes
+    report, exact = audit(log), audit(stored)
+    assert not report.faults
+    assert (report.metrics.survival is None) == (name != "fixed")
+    assert report.metrics.accuracy == exact.metrics.accuracy
+    assert report.metrics.certified == exact.metrics.certified
+    if report.metrics.survival is not None:  # six decimals determine the votes
         assert exact.metrics.survival is not None
-        assert np.array_equal(found.metrics.survival.share, exact.metrics.survival.share)
+        assert np.array_equal(report.metrics.survival.share, exact.metrics.survival.share)
     assert log.decimals is not None
     assert (log.decimals == 6).all()
     assert read_log(tmp_path / "log.tsv")["idx"].tolist() == log.index.tolist() == run.table["index"].tolist()
@@ -216,8 +216,8 @@ def test_given_values_override_neither_a_run_nor_its_header(runs: Path, tmp_path
     for path, origin in ((runs / "fixed.db", "the run"), (_exported(runs, tmp_path), "log.tsv.json")):
         log = read_certification_log(path, n=400, alpha=0.001)
         assert log.alpha == 0.01
-        given = [note.message for note in audit(log).notes if note.kind == "given"]
-        assert given == [f"alpha 0.001 ignored; alpha of {origin} is 0.01"]
+        messages = [note.message for note in audit(log).notes if note.kind == "given"]
+        assert messages == [f"alpha 0.001 ignored; alpha of {origin} is 0.01"]
 
 
 def test_shards_are_one_log(runs: Path) -> None:

@@ -28,10 +28,10 @@ ROW = "0\t3\t3\t0.377\t1\t0:00:14.172309\n"
 FIELDS = {"idx": "0", "label": "3", "predict": "3", "radius": "0.377", "correct": "1"}
 
 
-def read(folder: Path, text: str | bytes, **given: float) -> CertificationLog:
+def read(folder: Path, text: str | bytes, **options: float) -> CertificationLog:
     file = folder / "log.tsv"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_certification_log(file, **given)  # type: ignore[arg-type]  # options of several types
+    return read_certification_log(file, **options)  # type: ignore[arg-type]  # options of several types
 
 
 def fields(texts: list[str]) -> Fields:
@@ -243,8 +243,8 @@ def test_sigma_is_taken_from_the_name(tmp_path: Path, name: str, sigma: float | 
 def test_usual_settings_are_assumed_unless_radii_contradict_them(tmp_path: Path) -> None:
     saturated = {"beta": (4.0, 0.2), "show": lambda radius: f"{radius:.4f}"}
 
-    def settled(text: str, **given: float) -> tuple[int | None, float | None, str]:
-        log = read(tmp_path, text, sigma=0.25, **given)
+    def settled(text: str, **options: float) -> tuple[int | None, float | None, str]:
+        log = read(tmp_path, text, sigma=0.25, **options)
         return log.n, log.alpha, log.origins.get("n", "")
 
     usual = made_up(300, **saturated)  # type: ignore[arg-type]  # options of several types
@@ -256,7 +256,7 @@ def test_usual_settings_are_assumed_unless_radii_contradict_them(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("options", "error"),
     [
         ({"n": 0}, InputError),
         ({"n": 1.5}, InputTypeError),
@@ -265,9 +265,9 @@ def test_usual_settings_are_assumed_unless_radii_contradict_them(tmp_path: Path)
         ({"sigma": -1.0}, InputError),
     ],
 )
-def test_arguments_out_of_range_are_refused(tmp_path: Path, given: dict[str, float], error: type[Exception]) -> None:
-    with pytest.raises(error, match=next(iter(given))):
-        read(tmp_path, HEADER + ROW, **given)
+def test_arguments_out_of_range_are_refused(tmp_path: Path, options: dict[str, float], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        read(tmp_path, HEADER + ROW, **options)
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,19 @@ from pyrobust.metrics.votes import attainable_radii
 
 def test_an_odd_n_is_among_the_explanations(tmp_path: Path) -> None:
     text = made_up(1000, n=1500, show=lambda radius: f"{radius:.4f}")
-    found = audited(tmp_path, text, n=100_000, alpha=0.001)
-    assert found.exit_status == 1
-    assert "n 1,500 " in message(found, "parameters")
+    report = audited(tmp_path, text, n=100_000, alpha=0.001)
+    assert report.exit_status == 1
+    assert "n 1,500 " in message(report, "parameters")
 
 
 def test_what_nobody_stated_is_no_fault_and_all_explanations_are_listed(tmp_path: Path) -> None:
     """The published log of CIFAR-10 at sigma 0.5 was made with alpha 0.01, which its text does not say."""
-    found = audited(tmp_path, made_up(500, alpha=0.01, sigma=0.5, beta=(4.0, 0.5)), 0.5)
-    assert found.exit_status == 0
-    note = message(found, "parameters")
+    report = audited(tmp_path, made_up(500, alpha=0.01, sigma=0.5, beta=(4.0, 0.5)), 0.5)
+    assert report.exit_status == 0
+    note = message(report, "parameters")
     assert "alpha 0.01" in note
     assert "sigma 1.25" not in note
-    assert found.metrics.survival is None
+    assert report.metrics.survival is None
     listed = re.findall(r"\(([\d,]+) of ([\d,]+)\)", note.partition("radii explained: ")[2])
     assert len(listed) > 1
     assert all(explained == rows for explained, rows in listed)
@@ -43,9 +43,9 @@ def test_a_change_within_the_file_names_its_rows(tmp_path: Path) -> None:
     _, second = split(made_up(1000, n=10_000, show=lambda radius: f"{radius:.4f}", seed=1))
     for number, row in enumerate(second):
         row[0] = str(1000 + number)
-    found = audited(tmp_path, joined(header, first + second))
-    change = message(found, "change")
-    assert found.exit_status == 1
+    report = audited(tmp_path, joined(header, first + second))
+    change = message(report, "change")
+    assert report.exit_status == 1
     lines = re.search(r"lines ([\d,]+) to ([\d,]+)", change)
     assert lines is not None
     start, stop = (int(number.replace(",", "")) for number in lines.groups())
@@ -55,8 +55,8 @@ def test_a_change_within_the_file_names_its_rows(tmp_path: Path) -> None:
 
 def test_saturation_below_the_maximum_is_a_note(tmp_path: Path) -> None:
     text = made_up(1000, alpha=1e-4, show=lambda radius: f"{radius:.2f}", beta=(4.0, 0.2))
-    found = audited(tmp_path, text, n=100_000, alpha=0.001)
-    assert not found.faults
+    report = audited(tmp_path, text, n=100_000, alpha=0.001)
+    assert not report.faults
 
 
 @pytest.mark.parametrize("formula", [USUAL, *OTHER_FORMULAS], ids=lambda formula: formula.name)
@@ -98,9 +98,9 @@ def test_abstentions_written_as_a_class(tmp_path: Path) -> None:
     for row in rows:
         if row[2] == "-1":
             row[2], row[4] = "0", str(int(row[1] == "0"))
-    found = audited(tmp_path, joined(header, rows))
-    assert [fault.kind for fault in found.faults] == ["abstained-class"]
-    assert "all of class 0" in found.faults[0].message
+    report = audited(tmp_path, joined(header, rows))
+    assert [fault.kind for fault in report.faults] == ["abstained-class"]
+    assert "all of class 0" in report.faults[0].message
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -123,9 +123,9 @@ def test_copied_rows(tmp_path: Path, times: bool) -> None:
         target[1:5] = source[1:5]
         if times:
             target[5] = source[5]
-    found = audited(tmp_path, joined(header, rows))
-    assert [fault.kind for fault in found.faults] == ["copied"]
-    assert "300 rows" in found.faults[0].message
+    report = audited(tmp_path, joined(header, rows))
+    assert [fault.kind for fault in report.faults] == ["copied"]
+    assert "300 rows" in report.faults[0].message
 
 
 def test_labels_numbered_from_one(tmp_path: Path) -> None:
@@ -133,21 +133,21 @@ def test_labels_numbered_from_one(tmp_path: Path) -> None:
     for row in rows:
         row[1] = str(int(row[1]) + 1)
         row[4] = str(int(row[1] == row[2]))
-    found = audited(tmp_path, joined(header, rows))
-    assert "labels 1 to 10 beside predictions 0 to 9" in message(found, "numbering")
-    assert found.exit_status == 1
+    report = audited(tmp_path, joined(header, rows))
+    assert "labels 1 to 10 beside predictions 0 to 9" in message(report, "numbering")
+    assert report.exit_status == 1
 
 
 def test_scattered_rows_of_another_sigma_are_explained_apart(tmp_path: Path) -> None:
     header, rows = split(made_up(1000, n=10_000, show=lambda radius: f"{radius:.6f}"))
     _, halved = split(made_up(1000, n=10_000, sigma=0.125, show=lambda radius: f"{radius:.6f}"))
     rows[::5] = halved[::5]
-    found = audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001)
-    assert found.exit_status == 1
+    report = audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001)
+    assert report.exit_status == 1
     assert re.search(
-        r"rows of two kinds: .* sigma 0.25, the other .* sigma 0\.125 \((\d+) of \1\)", message(found, "parameters")
+        r"rows of two kinds: .* sigma 0.25, the other .* sigma 0\.125 \((\d+) of \1\)", message(report, "parameters")
     )
-    lines = next(finding.lines for finding in found.findings if finding.kind == "parameters")
+    lines = next(finding.lines for finding in report.findings if finding.kind == "parameters")
     assert lines
     assert set(lines) <= set(range(2, 1002, 5))
 
@@ -157,9 +157,9 @@ def test_a_bound_of_two_counts_is_named_as_not_tried(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for row in rows:
         row[3] = row[3] if row[2] == "-1" else f"{float(row[3]) * (1 - 1e-3 * random.random()):.5f}"
-    found = audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001)
-    assert found.exit_status == 1
-    assert "two-class bound" in message(found, "parameters")
+    report = audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001)
+    assert report.exit_status == 1
+    assert "two-class bound" in message(report, "parameters")
 
 
 # --- printed radii
@@ -224,11 +224,11 @@ def test_two_digits_do_not_contradict_alpha(tmp_path: Path) -> None:
 def test_alpha_is_named_and_rows_are_judged_with_it(tmp_path: Path) -> None:
     header, rows = split(made_up(1000, alpha=0.01))
     rows[7][1:5] = ["1", "1", "5.0", "1"]
-    found = audited(tmp_path, joined(header, rows))
-    assert [finding.kind for finding in found.faults] == ["above-maximum"]
-    assert "1 row (line 9)" in found.faults[0].message
-    assert "alpha 0.01 and sigma 0.25" in found.faults[0].message
-    assert "alpha 0.01" in message(found, "parameters")
+    report = audited(tmp_path, joined(header, rows))
+    assert [finding.kind for finding in report.faults] == ["above-maximum"]
+    assert "1 row (line 9)" in report.faults[0].message
+    assert "alpha 0.01 and sigma 0.25" in report.faults[0].message
+    assert "alpha 0.01" in message(report, "parameters")
 
 
 def test_without_sigma_radii_are_judged_against_the_largest_pile(tmp_path: Path) -> None:
