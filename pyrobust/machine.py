@@ -175,11 +175,11 @@ def strict_cuda() -> bool:
 def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
-    glibc maps each block above a first threshold afresh, and returns the free end of the heap to the system when that
-    end exceeds a second threshold. Both thresholds start at 128 KiB; the first grows to the size of the largest mapped
-    block freed so far, at most 32 MiB, and the second to twice this size. To raise both thresholds, a block of nearly
-    32 MiB is allocated and freed; the block is never touched, so it costs no memory. With the initial thresholds, small
-    batches spend most of their time on page faults.
+    glibc gives each block larger than one threshold a memory mapping of its own, and returns the free end of the heap
+    to the system when that end is larger than a second threshold. Both thresholds start at 128 KiB; the first grows to
+    the size of the largest mapped block freed so far, at most 32 MiB, and the second to twice this size. To raise both
+    thresholds, a block of nearly 32 MiB is allocated and freed; the block is never touched, so it costs no memory. With
+    the initial thresholds, small batches spend most of their time on page faults.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 

@@ -476,8 +476,8 @@ def _evaluate(model: nn.Module) -> None:
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
     """Restore the mode of every submodule on exit, by a call of its ``train``; do nothing to a callable.
 
-    Calling ``train`` makes layers that merge weights in evaluation mode separate them again.
-    ``evaluation`` enters evaluation mode.
+    Some layers merge their weights in evaluation mode; a call of ``train`` separates the weights again. ``evaluation``
+    enters evaluation mode.
     """
     modules = _modules_with_a_mode(model)
     modes = [module.training for module in modules]

@@ -83,8 +83,8 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Clip an interval to the range of the values, and widen it where needed so that it contains the mean.
 
-    The ends of an expansion can lie outside the range if a few values outweigh all others; rounded ends can lie outside
-    the range if all values are equal.
+    An interval's end can lie outside the range if it comes from an expansion and a few values outweigh all others, or
+    if it is rounded and all values are equal.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)

@@ -22,10 +22,9 @@ def relax_rows(
 ) -> Tensor:
     """Replace activations by their linear relaxations in rows of coefficients, in place; the new sums are lower bounds.
 
-    Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of a[r, k]·f_k(z_k)
-    is at least the sum of the new a[r, k]·z_k plus the result: a negative coefficient takes the upper relaxation, any
-    other takes the lower one (Zhang et al., 2018). Each product is rounded once; sums are in float64, in any order. No
-    gradient.
+    If each f_k lies between its two lines, Σ_k a[r, k]·f_k(z_k) ≥ Σ_k a′[r, k]·z_k + c[r], where a′ is written to ``a``
+    and c is returned. A negative coefficient takes the upper line, any other the lower one (Zhang et al., 2018). Each
+    product is rounded once; sums are in float64, in any order. No gradient.
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.

@@ -46,9 +46,9 @@ def format_log(run: Run) -> str:
     The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
     Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Logs of
     attacks have the columns adversarial, distance, broken_by and robust instead of radius; distance and broken_by are
-    empty where the model is robust. Logs of sandwiches have the columns lower (rounded down) and upper, which bound the
-    distance to misclassification, lower_by and upper_by, the methods that gave the bounds, and adversarial; upper and
-    upper_by are empty where no adversarial example was found.
+    empty where the model is robust. In logs of sandwiches, lower (rounded down) and upper bound the distance to
+    misclassification, lower_by and upper_by name the methods that gave these bounds, and the last column is
+    adversarial; upper and upper_by are empty where no adversarial example was found.
 
     Args:
         run: a run of any kind.

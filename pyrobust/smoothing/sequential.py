@@ -159,8 +159,8 @@ class CertificationRule:
     def given_up(self) -> _Ints:
         """Largest number of votes at which a radius is given up, [looks, R], without ``two_class``.
 
-        The last look could give up every image that it does not certify. Instead it gives up at the same share of votes
-        as the previous look, and uncertified images with more votes are reported as undecided.
+        At the last look, every image that is not certified could count as given up. Instead, the last look gives up at
+        the same share of votes as the previous look, and uncertified images with more votes are reported as undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)

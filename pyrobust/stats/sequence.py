@@ -16,8 +16,8 @@ where h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
 and every rounding error is small relative to its own term, because p enters only through d. Newton's method finds d.
-The returned limit is proved: N D, lowered by _ROUNDING times the size of its terms, is at least
-ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N), raised by the same factor.
+The returned limit is valid in spite of rounding: N D is at least ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N),
+even after N D is lowered and the sum is raised by _ROUNDING times the size of their terms.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Stopping for futility: when further samples of an image cost more than their possible certificate is worth.
 
-This is optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for the choice
-between a known and an unknown coin). A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The
-value of an undecided count is the expected value of the counts at the next look, less the price of the samples until
-then; the image is given up if this value is not positive. Nothing here is rounded outward, because giving up certifies
-nothing. In very rare cases, a count may differ by one between processors.
+This is optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for the choice between
+a known and an unknown coin). A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The value
+of an undecided count is the expectation of the value at the next look, less the price of the samples until then; the
+image is given up if this is not positive. Nothing here is rounded outward, because giving up certifies nothing. In very
+rare cases, a count may differ by one between processors.
 """
 
 from __future__ import annotations

@@ -145,10 +145,10 @@ class Sandwich(Tabular):
     def crossings(self) -> tuple[Crossing, ...]:
         """Examples with ``upper ≤ lower`` whose misclassification is certain, in index order.
 
-        For a base classifier, the observed margin at the adversarial example is at most 0 with semantics "float32",
-        and an upper bound of this margin is at most 0 with "real". With "real", the classifier is therefore wrong at
-        the adversarial example even in exact arithmetic. For a smoothed classifier, the statistical test rejected the
-        label.
+        For a base classifier, this means: with semantics "float32", the observed margin at the adversarial example is
+        at most 0; with "real", an upper bound of this margin is at most 0. With "real", the classifier is therefore
+        wrong at the adversarial example even in exact arithmetic. For a smoothed classifier, the statistical test
+        rejected the label.
         """
         table = self.run.table
         crossed = (table["upper"] <= table["lower"]) & (table["lower"] > 0)

@@ -217,6 +217,7 @@ NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and i
     "overlapping": (lambda x: nn.functional.lp_pool2d(x, 2, 2, 1), (2, 2, 4)),
     "shifted": (lambda x: (nn.functional.avg_pool2d(x**2, 2) * 4 + 1e-3).sqrt(), (1, 2, 1)),
     "opposite": (lambda x: torch.cat([x.relu(), (-x).relu()], 1), (1, 1, 1)),
+    "equal": (lambda x: torch.cat([x.relu(), (-x * -1).relu()], 1), (2**0.5, 1, 2)),
     "split": (lambda x: torch.cat([x[:, ::2], x[:, 1::2]], 1), (1, 1, 1)),
     "sorted": (lambda x: torch.cat([x[:, 0, 0].sort(1)[0], x.flatten(1)], 1), (2**0.5, 1, 2)),
 }

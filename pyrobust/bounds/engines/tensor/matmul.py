@@ -1,9 +1,10 @@
 """Sums of products in float64 by direct algorithms only: matrix products, and convolutions computed by them.
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
-for emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS is
-set to emulate them. Convolutions are computed from windows by a matrix product and ``fold``, because convolution
-libraries (cuDNN, oneDNN) choose algorithms by themselves, and ATen's own loop launches a product for each example.
+for emulated arithmetic. Every BLAS that torch calls computes products of float64 matrices as sums of products in
+float64, unless cuBLAS is set to emulate float64. Convolutions are computed from windows by a matrix product and
+``fold``, because convolution libraries (cuDNN, oneDNN) choose algorithms by themselves, and ATen's own loop launches a
+product for each example.
 """
 
 from __future__ import annotations

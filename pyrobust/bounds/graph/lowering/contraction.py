@@ -166,7 +166,7 @@ def product(lowering: Lowering, a: Value, b: Value) -> Node:
 
 @lowers(aten.inner.default)
 def inner(lowering: Lowering, a: Node, b: Constant) -> Node:
-    """Lower the product of the last dimensions."""
+    """Lower the sum of products over the last dimension."""
     return tensordot(lowering, a, b, [len(a.shape)], [len(b.shape) - 1])
 
 
