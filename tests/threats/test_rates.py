@@ -218,6 +218,10 @@ def test_queries_to_success():
     queries = queries_to_success(ThreatVerdicts(tuple(lost)), 5)
     assert (math.isnan(queries.mean), math.isnan(queries.quantiles[0])) == (True, True)
     assert (queries.lower, queries.upper, queries.censored) == (0, 5, 4)
+    late = [ThreatVerdict(str(i), behaviour=str(i), success=True, queries=10 if i < 10 else 20) for i in range(200)]
+    queries = queries_to_success(ThreatVerdicts(tuple(late)), 15)  # successes after the budget are none
+    assert (queries.quantiles, queries.quantile_upper) == ((math.inf,), (math.inf,))
+    assert queries.quantile_lower[0] <= 15
 
 
 def test_quantiles_of_queries_cover():

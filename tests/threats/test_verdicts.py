@@ -43,6 +43,8 @@ ROWS = (
         ({"cost": 1}, InputError, "cost: expected a finite float"),
         ({"queries": -1}, InputError, "queries: expected an integer of at least 0"),
         ({"attempt": None}, InputError, "attempt: expected an integer"),
+        ({"extras": (("note", 1),)}, InputTypeError, "extras: expected pairs of strings"),
+        ({"extras": (("a", "b", "c"),)}, InputTypeError, "extras: expected pairs of strings"),
     ],
 )
 def test_bad_rows(values, error, message):

@@ -121,6 +121,7 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, lambda x: torch.cat([torch.max(*x.chunk(2, 1)), torch.min(*x.chunk(2, 1))], 1)),
     (PLANE, lambda x: torch.maximum(x, x[:, :1]) - torch.minimum(torch.ones(5, dtype=x.dtype), x)),
     (PLANE, lambda x: torch.linalg.vector_norm(x, dim=(2, 3)) + x.norm(1, (2, 3)) - x.norm(torch.inf, (2, 3))),
+    (PLANE, lambda x: torch.linalg.vector_norm(x, torch.inf, dim=1).amax(1)),  # without the norm's dimension
     (PLANE, nn.LPPool2d(2, 3, 1)),
     (PLANE, Each(nn.AvgPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1, count_include_pad=False))),
     (PLANE, Each(nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.AvgPool2d((2, 3), divisor_override=5))),
