@@ -101,13 +101,12 @@ class BoundedModel:
 
     Bounds hold in exact arithmetic: they account for every rounding error, including the engine's own. ``sound=False``
     instead computes plain floating-point bounds by one method alone, for comparison with other programs.
-    ``BoundOptions`` documents ``sound`` and the other settings, which the functions below also take as keyword
-    arguments.
+    ``BoundOptions`` documents all settings, which the functions below take as keywords, too.
 
     Args:
         model: a module that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of linear and
-            convolution layers, batch norm, pooling, ReLU and other elementwise functions, residual connections, and
-            operators that only move elements.
+            convolution layers, batch norm, pooling, elementwise functions, residual connections, and operators that
+            only move elements.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
         engine: "native" computes on the CPU, wherever the model is; "torch" uses float64 torch operations on the
             model's device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
@@ -214,8 +213,7 @@ class BoundedModel:
         sets, see ``Choices``.
 
         Args:
-            x: [B, ...], in the clip range. Float64 inputs of a float32 model must hold float32 values, because the
-                model takes no other values.
+            x: [B, ...], in the clip range. Float64 inputs of a float32 model must hold float32 values.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
                 may also hold a radius for each element: a tensor that broadcasts to x, or to one example, and has as
                 many dimensions as x or the example. A tensor [B] always holds a radius for each example, so radii for
