@@ -284,6 +284,10 @@ def test_single_rows_are_repeated_at_first() -> None:
     random = Plant(RANDOM["noise"])
     with pytest.raises(ModelError, match="random numbers"):
         RowProbe(random, random).logits(torch.ones(1, 12), exact=False)
+    among_batches = RowProbe(linear, random)
+    among_batches.expect_known_modules()
+    with pytest.raises(ModelError, match="random numbers"):
+        among_batches.logits(torch.ones(1, 12), exact=False)
 
 
 def test_kernels_that_do_not_repeat_their_bits_pass_where_arithmetic_is_idealised() -> None:

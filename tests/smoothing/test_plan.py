@@ -80,6 +80,13 @@ def test_unreachable_radius_is_given_up_at_the_first_look() -> None:
         assert method.error[0] < 1e-20  # mass dropped by the lattice counts as error
 
 
+def test_unanimous_votes_are_certified_at_the_first_look_that_can() -> None:
+    rule = SequentialRule(1000)
+    certified, _ = rule.counts(required_probability(0.5, 0.25))
+    first = min(look for look, count in zip(rule.looks, certified, strict=True) if count <= look)
+    assert plan([1.0], 0.25, [0.5], n_max=1000, n0=100)["sequential"].samples == 100 + first
+
+
 def test_plan_is_reproducible_by_its_seed() -> None:
     again = [plan([0.8, 0.9, 0.95], 0.25, [0.2], n_max=500, draws=300, seed=seed) for seed in (3, 3, 4)]
     assert again[0] == again[1]

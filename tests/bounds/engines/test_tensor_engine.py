@@ -271,3 +271,11 @@ def test_a_gpu_with_emulation_is_refused(cuda: torch.device, monkeypatch: pytest
     with pytest.raises(ModelError, match="emulate"):
         bounded.bounds(torch.zeros(1, 2), 0.1)
     assert BoundedModel(linear, torch.zeros(1, 2, device=cuda), engine="native").device == CPU
+
+
+def test_inputs_without_elements() -> None:
+    x = torch.zeros(2, 0)
+    net = nn.Sequential(nn.ConstantPad1d((0, 2), 0.5), nn.ReLU(), nn.Linear(2, 3)).eval()
+    bounds = BoundedModel(net, x, engine="torch").bounds(x, 0.1, norm="l2")
+    torch.testing.assert_close(bounds.lower, net(x).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(bounds.upper, net(x).double(), rtol=0, atol=1e-6)

@@ -19,6 +19,7 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph import activations
 from pyrobust.bounds.graph.activations import ACTIVATIONS, ActivationRow
+from pyrobust.bounds.graph.activations.sampled_check import check_slopes
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.evaluate import forward
 from pyrobust.bounds.graph.lowering import elementwise
@@ -223,6 +224,8 @@ def test_values_outside_of_a_registered_rule_are_found() -> None:
             register_rule(operator, planted)
     with pytest.raises(InputError, match="slope_range: expected to contain the slope"):
         register_rule(operator, curve, slope_range=(-1.0, 1.0))
+    with pytest.raises(InputError, match="slope_range: expected to contain the slope"):
+        check_slopes(lambda z: (z == z.max()).double(), (0.0, 0.0))  # a single chord
     with pytest.raises(InputError, match="differentiable: expected"):
         register_rule(operator, curve, differentiable=lambda z, u: (0 * z, 0 * z, 0 * z, 0 * z + 1, 0 * z, 0 * z))
     with pytest.raises(InputTypeError, match="rule: expected a function or a Curve, got int"):

@@ -178,7 +178,10 @@ def test_a_sum_may_be_taken_in_any_order(both_engines: str) -> None:
         (lambda z: z.scatter(1, torch.tensor([[1, 1]]).expand(len(z), -1), z.relu()), "names no place twice"),
         (lambda z: z.index_copy(1, TWICE, z[:, :3]), "names no place twice"),
         (lambda z: torch.ops.aten.index_put(z, [None, TWICE], z[:, :3].relu(), False), "names no place twice"),
-        (lambda z: z.scatter_add(1, z.argsort(1), z), "depends on the input|no bound rule"),
+        (
+            lambda z: z.scatter_add(1, z.argsort(1), z),
+            "no bound rule for .*; express it with supported operators",
+        ),
     ],
 )
 def test_what_has_no_bounds_is_refused_by_name(call: Callable[[Tensor], Tensor], reason: str) -> None:
