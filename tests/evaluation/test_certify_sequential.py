@@ -123,6 +123,7 @@ def test_the_order_of_the_radii_does_not_matter(tmp_path: Path) -> None:
     for radii in (SMALL["radii"], (0.5, 0.05, 0.2, 0.05)):
         run = certify_dataset(smoother(), shades(4), out=tmp_path / "run.db", **SMALL | {"radii": radii})
         assert run.parameters["radii"] == [0.05, 0.2, 0.5]
+    assert certify_dataset(smoother(), shades(4), **SMALL | {"radii": (0.2, 0.0)}).parameters["radii"] == [0.0, 0.2]
 
 
 # -- log and audit ----------------------------------------------------------------------------------------------------

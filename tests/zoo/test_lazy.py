@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import pickle
 import sys
@@ -197,13 +198,18 @@ def test_manifest_is_kept_and_found_while_the_files_stay(
     os.utime(path, ns=(0, 0))
     assert load_data(spec).sha256 == sha256
     assert len(passes) == 9
+    monkeypatch.setattr(manifests.metadata, "version", lambda _: "1.2.3")  # another decoder of JPEG
+    assert load_data(spec).sha256 == sha256
+    assert len(passes) == 10
 
 
 def _signed(body: bytes) -> bytes:
     return manifests.hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def test_a_pass_whose_manifest_is_not_kept(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_whose_manifest_is_not_kept(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -214,7 +220,9 @@ def test_a_pass_whose_manifest_is_not_kept(cache: Path, tmp_path: Path, monkeypa
     assert not cache.exists()
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert len(load_data(parquet(tmp_path, 20))) == 20
+    with caplog.at_level(logging.INFO):
+        assert len(load_data(parquet(tmp_path, 20))) == 20
+    assert "; the next load reads all images again" in caplog.text
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: (1 << 31) - 7)  # a user whom the system does not know
