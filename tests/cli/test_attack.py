@@ -90,7 +90,7 @@ NORMS = {"ddn": "l2", "deepfool": "linf", "super-deepfool": "l2", "cw": "l2", "e
 )
 def test_every_attack(pyrobust: Any, name: str, norm: str) -> None:
     steps = [] if name == "fgsm" else ["--steps", "2"]
-    chosen = [*BASE, "--attack", name, "--norm", norm, "--epsilon", "0.2", "--max", "3", *steps]
+    chosen = [*BASE, "--attack", name, "--norm", norm.title(), "--epsilon", "0.2", "--max", "3", *steps]
     pyrobust.ok(*chosen, "--out", "run.db")
     run = Run("run.db")
     assert run.parameters["norm"] == norm

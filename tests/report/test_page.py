@@ -277,6 +277,8 @@ def test_sandwiches(smoother, digits, sandwich):
         assert set(subject.adversarial) == set(subject.index[(both.upper > 0) & np.isfinite(both.upper)].tolist())
     page = page_html([base.run, smoothed.run])
     assert page.count("are undecided") == 4
+    about = "Below the lower curve: examples that are correct and certified at the radius. Above the upper curve: "
+    assert page.count(about) == 2
     assert " are certified and at most " in verdict(first)
     assert " are proved robust and at most " in verdict(second)
     assert "softmax" in json.dumps(rows(page, 1)).lower()
