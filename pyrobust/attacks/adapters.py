@@ -145,8 +145,8 @@ class AdaptedAttack(AdversarialAttack):
     def settings(self) -> dict[str, bool | int | float | str | None]:
         """Settings of the adapted attack, which a resumed run must share.
 
-        Plain attributes, or the keywords of a partial function, are given by name; all other settings, and those of the
-        attack's parts, are given as one hash. The model, devices and loggers are left out.
+        Attributes with plain values, or the keywords of a partial function, are listed by name. One hash covers all
+        other settings and the settings of the attack's parts. The model, devices and loggers are left out.
         """
         described = _described(self._attack, self.model, _DEPTH)
         plain = {name: value for name, value in described.items() if _is_plain(name, value)}

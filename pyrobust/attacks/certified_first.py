@@ -1,8 +1,9 @@
 """Proofs that no point in an example's ball fools a model, so that attacks may skip the example.
 
-A proof holds for the deployed forward pass that attacks run, in the model's float format with direct algorithms and
-sums in any order (``semantics="float32"``), for every input in the ball and the clip range in exact arithmetic. It is
-deterministic. If the attack uses arithmetic that proofs do not cover, nothing is proved, and the reason is given.
+A proof holds for the forward pass that attacks run: in the model's float format, with sums in any order, and without
+fast algorithms such as Winograd's (``semantics="float32"``). It holds for every input that lies inside the ball and the
+clip range in exact arithmetic. Proofs are deterministic. If the attack uses arithmetic that proofs do not cover,
+nothing is proved, and the reason is given.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def proved_robust(
     """Prove that the model predicts y in the whole ball around x, in the arithmetic that an attack would use.
 
     The methods of bound propagation run in turn, the cheapest first: "ibp" on all examples, then "crown-ibp" and
-    "crown" on the undecided examples, those nearest to a proof first, until no example of a batch is proved. Nothing
-    follows for examples that are not proved.
+    "crown" on the undecided examples. These two methods begin with the examples nearest to a proof, and end with the
+    first batch of which no example is proved. Nothing follows for examples that are not proved.
 
     Args:
         model: a module that ``BoundedModel`` supports, on the CPU or a GPU, in any mode.

@@ -20,7 +20,8 @@ class EOT(nn.Module):
     depend on the generator's state and on the order of the batches.
 
     Args:
-        model: batch [N, ...] → logits [N, K] or an object with ``.logits``; random, unless the transform is random.
+        model: batch [N, ...] → logits [N, K] or an object with ``.logits``; without a transform, the model itself
+            should be random.
         samples: S, draws per forward pass, at least 1.
         transform: random and differentiable, batch → batch of any shape that the model accepts.
 

@@ -211,7 +211,7 @@ class AdversarialPatch(InputAgnosticAttack):
     def evaluate(
         self, x: Tensor, y: Tensor, patch: Patch, *, indices: Sequence[int] | Tensor | None = None
     ) -> dict[str, Rate]:
-        """Measure a patch on images other than those that ``fit`` was given, at one held-out position on each image.
+        """Measure a patch on images not used in ``fit``, at one position of ``patch.held_out`` on each image.
 
         Args:
             x: [N, C, H, W], in [clip_min, clip_max], of the size that the patch was fitted for.
@@ -223,8 +223,8 @@ class AdversarialPatch(InputAgnosticAttack):
         Returns:
             clean_accuracy; robust_accuracy, the share classified correctly with and without the patch;
             attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the patch changes;
-            success_rate_on_correct, the share of the correctly classified images that the patch breaks, if there are
-            any; and, with a target, target_rate, the share of the images of other classes that are assigned to the
+            if any image is classified correctly, success_rate_on_correct, the share of these images that the patch
+            breaks; and, with a target, target_rate, the share of the images of other classes that are assigned to the
             target. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions follow the rule of
             ``pyrobust.correctness``.
 

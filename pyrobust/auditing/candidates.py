@@ -42,10 +42,11 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 
 
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
-    """Yield usual parameters other than the assumed ones; with a pile, only those whose maximum radius is the pile's.
+    """Yield usual parameters other than the assumed ones.
 
-    Without a pile, candidates with another sigma keep the assumed n and alpha. Candidates with another formula change n
-    and alpha only where nobody stated them.
+    With a pile, only parameters whose maximum radius is the radius of the pile are yielded. Without a pile, candidates
+    with another sigma keep the assumed n and alpha. Candidates with another formula change n and alpha only where
+    nobody stated them.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)

@@ -165,7 +165,7 @@ def read_certification_log(
     a finding. `pyrobust.auditing.audit` checks whether the rows can be true.
 
     A run stores its own n, alpha and sigma, and so does the header that ``pyrobust log`` writes beside a log; arguments
-    that differ from them are ignored, with a note.
+    that differ from the stored values are ignored, with a note.
 
     Args:
         path: the file; untrusted, at most 1 GiB.
@@ -173,7 +173,7 @@ def read_certification_log(
         alpha: probability that a certificate of a text log is wrong. Default: 0.001, unless the radii contradict it.
         sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
             such as sigma0.25, sigma_0.25 or noise_0.25.
-        reader: function for a log of another format: path → for each row, a mapping from column names to text exactly
+        reader: function for a log of another format: path → one mapping per row, from column names to the text exactly
             as written (the number of digits of a radius matters). A ValueError from the reader becomes an error about
             the file. The reader is not used for runs.
 

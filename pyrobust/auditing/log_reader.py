@@ -48,8 +48,8 @@ class TextColumns:
     """The columns of a text log.
 
     Attributes:
-        arrays: columns [N], N ≥ 1, by the names and with the dtypes of `CertificationLog`; ``decimals`` is the number
-            of decimals with which each radius is written.
+        arrays: columns [N], N ≥ 1, with the names and dtypes of `CertificationLog`; ``decimals`` is the number of
+            decimals with which each radius is written.
         findings: faults and notes on the text.
     """
 

@@ -31,8 +31,8 @@ class Change:
     Attributes:
         start: first row of the piece.
         stop: row after the piece.
-        piece: fits of the piece's radii by the parameters that explain them, usual parameters first.
-        others: fits of the other radii by the parameters that explain them.
+        piece: fits of the parameters that explain the piece's radii, usual parameters first.
+        others: fits of the parameters that explain the other radii.
     """
 
     start: int
@@ -45,8 +45,8 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
     """Find the one piece of a log, if any, whose radii contradict the parameters that fit all rows best.
 
     Radii and decimals are [N], in file order. The result is None if the contradictory rows are spread over the whole
-    log, or if no other parameters for a piece raise the total score far above both the score of ``fit`` and ``level``,
-    the score of the best parameters for all rows.
+    log. The result is also None if no other parameters for a piece raise the total score far above the score of ``fit``
+    and far above ``level``, the score of the best parameters for all rows.
     """
     radii, own_scores = fit.radii, fit.row_scores()
     if radii.rows < 2 * _MIN_PIECE:

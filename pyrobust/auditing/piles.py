@@ -31,7 +31,8 @@ class Pile:
     Attributes:
         radius: the radius as printed.
         rows: number of rows with this radius.
-        beside: number of rows on both sides of the pile together, each side as wide in votes as the pile.
+        beside: total number of rows just below and just above the pile, counted over as many vote counts on each side
+            as the pile covers.
         decimals: number of decimals of the printed radius.
         evidence: natural logarithm of the likelihood ratio against the likeliest mixture of binomials.
     """
@@ -56,8 +57,9 @@ def find_piles(
         radius: distinct radii [D], ascending.
         decimals: number of decimals [D] of each radius.
         count: number of rows [D] with each radius.
-        votes: least and most votes [D] that each radius stands for; no votes where most < least.
-        limits: fewest votes that are certified, and votes of the maximum radius.
+        votes: (least, most), the smallest and largest vote counts [D] that each radius stands for; a radius with most <
+            least stands for no vote count.
+        limits: the smallest vote count that is certified, and the vote count of the maximum radius.
         n: number of samples.
     """
     least, most = votes

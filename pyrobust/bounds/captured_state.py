@@ -37,8 +37,9 @@ class CapturedState:
     """The parameters, buffers and other tensor attributes of all submodules, at construction.
 
     ``check`` first compares identities, version counters, addresses and a few elements of each tensor, in microseconds;
-    only where these differ, it compares all values. It misses a write through ``.data`` or a NumPy view that leaves the
-    compared elements as they were, any such write on a GPU, and any change of an attribute that is not a tensor.
+    it compares all values only where these differ. ``check`` misses a write through ``.data`` or a NumPy view that
+    leaves the compared elements as they were, any write through ``.data`` on a GPU, and any change of an attribute that
+    is not a tensor.
 
     >>> model = nn.Linear(2, 2).eval()
     >>> state = CapturedState(model)

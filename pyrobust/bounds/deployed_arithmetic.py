@@ -25,7 +25,7 @@ def other_convolutions(output: Node, device: torch.device) -> str | None:
 
 
 def other_on_gpu(output: Node, device: torch.device) -> str | None:
-    """Return why proofs do not cover a forward pass on a device, such as a GPU; None if they do.
+    """Return why proofs do not cover a forward pass on a device, such as a GPU; None if proofs cover it.
 
     >>> from pyrobust.bounds import BoundedModel
     >>> net = torch.nn.Linear(2, 2).eval()

@@ -61,7 +61,8 @@ class Choices:
     Args:
         points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p, and the
             first point is the example's own. A part with fewer points repeats one of them.
-        changes: largest number of parts not at their first point, for all examples or for each; None for no limit.
+        changes: largest number of parts that may differ from their first points, one number for all examples or one for
+            each example; None for no limit.
 
     Attributes:
         points: as given.

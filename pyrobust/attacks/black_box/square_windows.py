@@ -43,7 +43,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor) -> Grid:
-        """Grid of a batch [B, C, H, W], contiguous or channels_last; other inputs are one row of one channel.
+        """Grid of a batch [B, C, H, W], contiguous or channels_last; other inputs count as one row of one channel.
 
         >>> Grid.of(torch.zeros(2, 3, 4, 5)).strides
         (20, 5, 1)
@@ -62,7 +62,10 @@ class Grid(NamedTuple):
         return (x if x.is_contiguous() else x.permute(0, 2, 3, 1)).flatten(1)
 
     def sides(self, share: float, odd: bool) -> tuple[int, int]:
-        """Height and width of a window covering a share of the image; ``odd`` sides are at least 3, if they fit."""
+        """Height and width of a window that covers a share of the image.
+
+        With ``odd``, both are odd numbers of at least 3, unless the image is too small.
+        """
         side = max(round(math.sqrt(share * self.height * self.width)), 3 if odd else 1)
         side += odd and side % 2 == 0
         return min(side, self.height), min(side, self.width)
@@ -100,10 +103,10 @@ def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
 def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
     """Two adjacent pyramids, one up and one down, with joint norm 1, and the transposed pair: float64 [2, h·w].
 
-    A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ`` for k from the pixel's distance to the center, in the maximum
-    norm, up to the distance of the border; p is 2 for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The
-    first row stacks the pyramids vertically, the second horizontally; in a window that is not square, both rows
-    halve the longer side.
+    A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ``, where k runs from the pixel's distance to the center up to the
+    border's distance to the center, both in the maximum norm; p is 2 for l2 (Andriushchenko et al., 2020, equation 2)
+    and 4 for l1. The first row of the result stacks the pyramids vertically, and the second row stacks them
+    horizontally; if the window is not square, both rows stack the pyramids along its longer side.
 
     >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
     tensor([[ 1,  1,  1],

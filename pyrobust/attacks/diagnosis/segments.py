@@ -21,7 +21,8 @@ class Segments:
 
     Attributes:
         change: [N], the margin's change from end to end.
-        slopes: [16, N], the margin's derivative along the segment according to the gradient, at midpoints.
+        slopes: [16, N], the margin's derivative along the segment, from the gradients at the midpoints of 16 equal
+            parts.
         usable: [N], bool, whether the change can be distinguished from rounding.
     """
 

@@ -16,8 +16,8 @@ _NOISE = 0.1
 def train_surrogate(subject: ExaminedModel) -> nn.Module | None:
     """Train a net with two hidden layers on the model's classes at the examples and near them.
 
-    The model is queried ten times at each of at most 512 examples (Papernot et al., 2017, in a simple form): at the
-    examples, at random points on the surface of their balls, and under Gaussian noise.
+    The model is queried at ten points for each of at most 512 examples (Papernot et al., 2017, in a simple form): the
+    example itself, random points on the surface of its ball, and the example with Gaussian noise.
 
     Returns:
         The net, float32, on the model's device; None if the model predicts only one class.

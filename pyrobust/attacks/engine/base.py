@@ -303,7 +303,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return norm, torch.full((len(x),), scale, dtype=torch.float64)
 
     def box_of(self, x: Tensor) -> Tensor | None:
-        """Radius of each element of an example of x [N, ...], float64 [...] on the CPU; None if all elements share one.
+        """Radii of an example's elements for x [N, ...], float64 [...] on the CPU; None if all elements share a radius.
 
         Raises:
             InputError: other shapes, or radii that differ between the examples.
@@ -397,13 +397,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
     def evaluate(self, x: Numbers, y: Numbers, x_adv: Numbers) -> dict[str, float]:
         """Measure the model's accuracy with and without the attack.
 
-        The rates are those of ``pyrobust.metrics``. An example is classified correctly if its largest logit, that of
-        the lowest class on a tie, is finite and belongs to y; if the decision is close, the example is run again alone.
-        An example without a predicted class, for example because of NaN, counts as misclassified, and a warning is
-        logged.
+        The rates are those of ``pyrobust.metrics``. An example is classified correctly if its largest logit is finite
+        and belongs to y; on a tie, the lowest class is predicted. If the decision is close, the model is run again on
+        this example alone. An example without a predicted class, for example because of NaN, counts as misclassified,
+        and a warning is logged.
 
         Args:
-            x: [N, ...], finite; need not be in the clip range, unless there is a grid, to which x is then moved.
+            x: [N, ...], finite. Without a grid, x need not be in the clip range; with a grid, x must be in the clip
+                range and is moved to the nearest levels.
             y: [N], the labels.
             x_adv: [N, ...], finite; need not be in the ball or the clip range.
 

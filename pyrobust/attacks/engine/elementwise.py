@@ -30,7 +30,7 @@ class Elementwise(Norm):
 
     Args:
         norm: the norm over all elements.
-        radius: [*shape], float64, of one example; None if all elements share one.
+        radius: [*shape], float64, of one example; None if all elements share one radius.
         lower, upper: ends of the clip range, [*shape], float64, of one example.
 
     >>> from .norms import norm_of

@@ -143,9 +143,10 @@ class Levels:
 
         In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or has lost small
         perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
-        far as the integer ball requires. Among the coordinates that would round up together at a slightly larger scale
-        or smaller shift, those with the lowest indices are raised, as many as fit into the ball. In l2, the resulting
-        point has the largest inner product with the perturbation among all points with the same sum of squared levels.
+        far as the integer ball requires. At a slightly larger scale or smaller shift, several coordinates may round up
+        together. Of these coordinates, as many as fit into the ball are rounded up, those with the lowest indices
+        first. In l2, the resulting point has the largest inner product with the perturbation among all points with the
+        same sum of squared levels.
 
         Args:
             norm: the norm of the ball.

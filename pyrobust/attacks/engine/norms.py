@@ -259,7 +259,8 @@ class L0(Norm):
         """Project delta on the intersection of ball and clip range.
 
         A coordinate that is kept moves to its nearest valid value c and reduces the squared distance from δ² to
-        (δ − c)²: the projection keeps the coordinates with the largest c·(2δ − c), the lowest index on a tie.
+        (δ − c)²: the projection keeps the coordinates with the largest c·(2δ − c). On a tie, the coordinate with the
+        lower index is kept.
         """
         clipped = _clip(delta, ball)
         gain = (clipped * (2 * delta - clipped)).flatten(1)

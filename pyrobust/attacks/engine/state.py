@@ -62,8 +62,8 @@ class AttackState:
     ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); a close verdict is confirmed by running the example alone.
 
     Rows of a batch change places when other rows leave, so nothing may depend on a row's position. ``retire`` may move
-    rows within the tensors passed to it, and on a GPU it keeps x_adv for some steps: make a new x_adv for each step
-    rather than changing it in place.
+    rows within the tensors passed to it, and on a GPU ``retire`` keeps x_adv for some steps: make a new x_adv for each
+    step rather than changing x_adv in place.
 
     On a grid of levels, iterates stay arbitrary floats; every queried and every returned point is ``snap(x_adv)``;
     the attack itself need not call ``snap``.
@@ -151,9 +151,9 @@ class AttackState:
     def snap(self, x_adv: Tensor) -> Tensor:
         """The points that the model sees for iterates [B, ...]: on the grid, if there is one.
 
-        For an iterate inside the ball, the point is inside; for an iterate outside (for example, from another phase),
-        it is the nearest grid point. If there are more or fewer iterates than examples, each iterate is rounded without
-        a ball.
+        An iterate inside the ball is rounded to a point inside the ball. An iterate outside the ball (for example, from
+        another phase) is rounded to the nearest grid point. If there are more or fewer iterates than examples, each
+        iterate is rounded without a ball.
         """
         if self.levels is None:
             return x_adv

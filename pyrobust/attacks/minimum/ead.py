@@ -22,8 +22,9 @@ class EAD(ConstantSearch):
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
     range: gradient steps on the first two terms, with momentum, each followed by shrinking z − x by β per coordinate.
     The step size falls with the square root of the share of steps left. A binary search finds the constant c of each
-    example, as in ``CarliniWagner``; an example whose objective has stopped falling still continues if it has found a
-    nearer point since the last check. Finally, secant steps between x and the nearest point shorten the perturbation.
+    example, as in ``CarliniWagner``; an example leaves the search early only if its objective has stopped falling and
+    no nearer point was found since the last check. Finally, secant steps between x and the nearest point shorten the
+    perturbation.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -84,8 +84,8 @@ class MinimumNormAttack(BatchAttack):
             margin: move each point beyond the boundary, by at most 0.9 % of its distance, until no rounding can undo
                 its success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε times the
                 largest |logit|, ε being the rounding unit of the model's arithmetic. In l0, with margin=False, or if no
-                such move beyond the boundary is found, a point is adversarial in a batch of one, but may not be in
-                another batch.
+                sufficient move is found, a point fools the model in a batch of one, but need not fool the model in a
+                larger batch.
 
         Returns:
             The points, and their exact distances.

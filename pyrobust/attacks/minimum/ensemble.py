@@ -80,14 +80,14 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
-        attacks: names among "fab-t", "fmn", "ddn", "deepfool", "cw", "ead", "sigma-zero" and "sampling", of attacks
-            that support the norm, in the order to run; FMN's random starts come last. Default: those above.
+        attacks: names of attacks that support the norm, in the order in which they run: any of "fab-t", "fmn", "ddn",
+            "deepfool", "cw", "ead", "sigma-zero" and "sampling". FMN's random starts come last. Default: those above.
 
     Attributes:
         attacks: name → attack, in order; their settings may be changed.
 
     Raises:
-        InputError: a value out of range; an unknown or repeated attack, no attack, or one that does not support the
+        InputError: a value out of range; no attack; or an attack that is unknown, repeated, or does not support the
             norm.
         InputTypeError: a value of the wrong type.
 

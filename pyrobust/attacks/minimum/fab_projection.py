@@ -23,8 +23,8 @@ _TOP = 256
 def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: Norm, ball: Ball) -> Tensor:
     """Find the smallest steps from points [..., B, D] onto hyperplanes value[B] + w[B, D]·(z - at[B, D]) = 0 in a box.
 
-    On a GPU this is one kernel launch; on the CPU, and with clip ranges or radii per element, ``step_to_hyperplane`` is
-    used. Elements of w that are not finite become 0, in place.
+    On a GPU this is one kernel launch. On the CPU, and if elements have their own clip ranges or radii,
+    ``step_to_hyperplane`` is used. Elements of w that are not finite become 0, in place.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
     >>> from pyrobust.attacks.engine.norms import NORMS

@@ -100,9 +100,10 @@ class Nearest:
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
     def saturate(self, state: AttackState, gradient: Tensor) -> None:
-        """Move as few coordinates as needed, largest gradient × room first, to an end of the range; exact for linear f.
+        """Move as few coordinates as needed to an end of the clip range, in descending order of gradient × room.
 
-        The gradient [B, ...] is that of a function f that is positive where the model is fooled.
+        The gradient [B, ...] is that of a function f that is positive where the model is fooled. The number of
+        coordinates is minimal if f is linear.
         """
         slope = gradient.nan_to_num_(0.0)
         room = torch.where(slope > 0, state.upper - state.x, state.lower - state.x)

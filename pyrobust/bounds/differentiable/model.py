@@ -94,8 +94,9 @@ class DifferentiableBounds:
         Args:
             x: [B, ...] in the model's dtype, float32 or float64, in the clip range; the range is not checked, to avoid
                 synchronising with the device.
-            epsilon: finite, at least 0; a number or a tensor [B], or one for each element, in the shape of x. Compiled
-                code does not check the values of an epsilon tensor. Bounds are differentiable in epsilon, too.
+            epsilon: finite, at least 0; a number, a tensor [B], or a tensor in the shape of x with a radius for each
+                element. Compiled code does not check the values of an epsilon tensor. Bounds are differentiable in
+                epsilon, too.
             method: "ibp" or "crown-ibp".
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             clip: (lowest, highest) value of an element of x′; None for no limits.

@@ -28,7 +28,7 @@ class Work:
         return 2.0 * sum(_products(step.node, step.node.size) for step in self._steps)
 
     def row(self, i: int, *, to_input: bool = True) -> float:
-        """Work of a backward pass from one neuron of layer i, as far as its receptive field reaches.
+        """Work of a backward pass from one neuron of layer i, limited to the neuron's receptive field.
 
         The pass ends at the input or, without ``to_input``, at the first nonlinear layers.
         """

@@ -16,9 +16,9 @@ from torch.nn import functional
 def batch_kept_first(model: nn.Module) -> Iterator[None]:
     """Give attention modules a forward pass that keeps the batch first, for the block.
 
-    The modules' own forward pass moves the batch behind the tokens and merges the batch with the heads, but lowering
-    rules expect examples one after the other. Modules with another forward pass, or another order of dimensions, stay
-    as they are.
+    The modules' own forward pass moves the batch dimension behind the token dimension and merges the batch with the
+    heads. Lowering rules, however, expect the batch as the first dimension. Modules with another forward pass, or
+    another order of dimensions, stay as they are.
     """
     changed = [
         module

@@ -89,9 +89,10 @@ class Gather(Node):
 class Sort(Gather):
     """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair in the last input.
 
-    The node gathers its elements from its first inputs, which compute min(a, b) = a − relu(a − b) and max(a, b) = b +
-    relu(a − b), so that linear bounds pass through them. The pairs also give the node's range, often smaller than the
-    range of the first inputs, and its Lipschitz constant: sorting increases no distance in any p-norm.
+    All inputs but the last compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b) for the pairs. The node
+    gathers its elements from the inputs, so that linear bounds pass through these two formulas. The pairs also give the
+    node's range, often smaller than the range of the first inputs, and its Lipschitz constant: sorting increases no
+    distance in any p-norm.
 
     Attributes:
         pairs: int64 [size, 2], the two elements of the last input; an element that is only passed on is listed twice.

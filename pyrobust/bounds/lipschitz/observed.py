@@ -20,8 +20,8 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
     """Return the largest ‖f(x + h·v) − f(x)‖ / ‖h·v‖ over several directions v at each x [B, ...].
 
     The directions come from the nonlinear power method for the norm of the Jacobian matrix (Boyd, 1974; Higham, 1992):
-    v ← ψ(Jᵀψ(J·v)), where ψ picks the vector that attains a norm. Slopes are computed in float64, and their rounding
-    errors are subtracted; the result is 0 if no slope exceeds its rounding error.
+    v ← ψ(Jᵀψ(J·v)), where ψ(y) is a vector z of dual norm 1 with ⟨z, y⟩ = ‖y‖. Slopes are computed in float64, and
+    their rounding errors are subtracted; the result is 0 if no slope exceeds its rounding error.
     """
     order = _ORDERS[norm]
     center = x.detach().to("cpu", torch.float64)

@@ -1,9 +1,9 @@
 """Backward passes of linear bounds, in packed rows, from a layer to the input (Zhang et al., 2018).
 
 A row is a linear function of one layer's neurons and belongs to one example. The rows of all examples lie one after the
-other, so that each step is one operation for all rows; the operation reads, for each row, its example's relaxations.
-Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive fields; all
-other rows have coefficients for the whole layer.
+other, so that each step is one operation for all rows. For each row, the operation reads the relaxations of the row's
+example. Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive
+fields; all other rows have coefficients for the whole layer.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class BackwardPass:
     Attributes:
         network: the layers.
         arithmetic: the arithmetic that bounds hold for.
-        relaxations: pairs and linear relaxations of the layers.
+        relaxations: the pair of constants (``Pair``) or the linear relaxation of each layer.
         underflow: the error that underflow can cause in a row: [B].
         subset: the input set, if it is smaller than its box.
         stop: whether to stop at activations and concretize over their ranges, which gives interval bounds of the rows.

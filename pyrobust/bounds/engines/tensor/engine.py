@@ -50,7 +50,7 @@ class TensorEngine:
 
     Args:
         output: the graph.
-        dtype: dtype of the model, whose deployed forward pass ``semantics="float32"`` refers to.
+        dtype: dtype of the model; ``semantics="float32"`` refers to the model's deployed forward pass in this dtype.
         device: device of the computation and of input sets; results are on the CPU.
 
     Raises:
@@ -70,7 +70,7 @@ class TensorEngine:
         """Bounds [B, S] of rows [S, K] or [B, S, K]; without ``with_upper``, upper bounds are +inf.
 
         Raises:
-            ModelError: matrix products on this device may not be IEEE float64, or one example does not fit its memory.
+            ModelError: matrix products on this device may not be IEEE float64, or one example does not fit into memory.
         """
         if query.bounding.slope_search is not None:
             return improved(self._run, inputs, rows, query, with_upper)

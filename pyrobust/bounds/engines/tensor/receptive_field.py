@@ -117,7 +117,7 @@ def tiles(neuron: Tensor, planes: Planes, each: int) -> tuple[Tensor, list[tuple
     Args:
         neuron: int64 [R], neurons of a layer [C, H, W].
         planes: shape of the layer.
-        each: number of neurons in a tile, if the neurons are evenly spread; tiles are squares.
+        each: number of neurons per square tile, if the neurons are spread evenly over the plane.
     """
     _, rows, columns = planes
     wanted = min(len(neuron) // each, rows * columns)

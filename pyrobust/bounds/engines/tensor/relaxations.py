@@ -5,7 +5,7 @@ A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes thes
 - at a sum of products: the computed coefficients are taken as exact, which causes an error of at most γ Σ|a w| or,
   after multiplication by the inputs, |a|·γ·Σ|w|m. Inexact weights, biases and deployed sums are treated in the same
   way;
-- at a function, or a factor of a product: a times a slope is rounded, with an error of at most |a|·u·|slope|·m; and
+- at a function or a factor of a product: the product a·slope is rounded, with an error of at most |a|·u·|slope|·m; and
 - where several consumers add to one coefficient: one rounding error for each addition.
 
 All these errors are subtracted from lower intercepts and added to upper ones, so that the backward pass need not track
@@ -58,7 +58,8 @@ class Relaxations:
     Args:
         network: the layers.
         arithmetic: the arithmetic that bounds hold for.
-        ranges: ranges of the layers so far; a layer's inputs must be final at the first use of its pair or relaxation.
+        ranges: ranges of the layers so far; the ranges of a layer's inputs must be final when the layer's ``Pair`` or
+            relaxation is first used.
     """
 
     def __init__(self, network: Network, arithmetic: Arithmetic, ranges: list[LayerRange]) -> None:
@@ -290,10 +291,10 @@ class Plane(NamedTuple):
 def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, Plane]:
     """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
 
-    The two planes of McCormick (1976) below x·y, p = l_y, q = l_x and p = u_y, q = u_x, and every plane between them,
-    are equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). The plane
-    halfway, the planes with p = 0 or q = 0 and McCormick's two are compared, and the plane with the largest minimum on
-    the box is used.
+    McCormick (1976) gives two planes p·x + q·y + c below x·y: one has p = l_y and q = l_x, the other has p = u_y and
+    q = u_x. These two planes and all planes between them are equally tight in the middle of the box and on average
+    (Shi et al., 2020, appendix B). McCormick's planes, the plane halfway between them, and the planes between them
+    with p = 0 or q = 0 are compared; the plane with the largest minimum on the box is used.
     """
     finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
     (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))

@@ -66,10 +66,10 @@ class SlopeSearching:
         """The best lower bounds [R] of rows, at least ``bounds``.
 
         Args:
-            bound: computes the bounds with the current slopes of the backward pass, and stores coefficients in its
+            bound: computes the bounds with the current slopes, and stores the coefficients of the backward pass in its
                 argument.
-            bounds: bounds known already.
-            decides: whether a row is finished once its bound is positive; default: ``decides`` of the query.
+            bounds: the bounds that are already known.
+            decides: whether a row is finished once its bound is positive; default: the query's ``decides``.
         """
         search, query = self._search, self._query
         decides = query.decides if decides is None else decides

@@ -2,9 +2,9 @@
 
 The slope of the upper relaxation is that of the concave envelope in the middle of the range, which gives the smallest
 area: the line is a chord, a tangent in the middle, or a tangent through an end of the range. Any slope s is sound,
-however it was found, because the intercept bounds the maximum of f(z) − s·z over the range. On a convex piece the
-maximum is at an end; on a concave piece it is bounded by the tangent at any point t: f(z) − s·z ≤ f(t) − s·t + (f'(t) −
-s)·(z − t). The lower relaxation is minus the upper relaxation of −f.
+however it was found, because the intercept bounds the maximum of f(z) − s·z over the range. On a convex piece this
+maximum is at an end; on a concave piece the tangent at any point t bounds it: f(z) − s·z ≤ f(t) − s·t +
+(f'(t) − s)·(z − t). The lower relaxation is minus the upper relaxation of −f.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class Touch(NamedTuple):
         slope: slope of the relaxation.
         left: where the relaxation touches the function; it is a tangent if left = right, else a chord.
         right: the other point of contact, at least left.
-        pieces: for each concave piece (begin, end, point, slope of the tangent); empty where begin ≥ end.
+        pieces: for each concave piece, its begin and end, and the point and slope of a tangent; a piece is empty where
+            begin ≥ end.
     """
 
     slope: Tensor
@@ -336,7 +337,7 @@ class _Contacts(NamedTuple):
     found: Tensor
 
     def offsets(self, distance: Tensor) -> Tensor:
-        """The distance of the point of contact from the near end of the piece; inf if there is none, NaN if unknown."""
+        """Distance of the point of contact from the near end of the piece: inf without a contact, NaN if unknown."""
         place = (distance.log() - _FIRST) / _STEP
         place = place.where(place < len(self.found) - 1, torch.nan)
         index = place.nan_to_num(0).clamp(min=0).long()

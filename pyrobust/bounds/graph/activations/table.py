@@ -85,8 +85,8 @@ class ActivationRow:
         rule: node → interval and relaxation in numpy.
         slope_range: node → (smallest, largest) derivative.
         differentiable: bounds to train with.
-        lower_slopes: node → (least, most): every line through zero whose slope lies in this interval is a lower bound
-            on ranges with zero inside. None for functions without such lines.
+        lower_slopes: node → (least, most): on ranges with zero inside, every line through zero whose slope lies in this
+            interval is a lower bound. None for functions without lower bounds of this form.
         slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
             function is z above 0 and, below 0, z times a slope between these two.
         kinks: node → the points where linear pieces meet: a range is unstable if it has one inside. None for a curved

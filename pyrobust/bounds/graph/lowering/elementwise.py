@@ -250,7 +250,7 @@ def register_rule(
             infinite. Several threads call the rule, one at a time. A function that has no value for some numbers must
             be a `Curve` with a domain.
         slope_range: (smallest, largest) derivative over all real numbers, rounded outward.
-        differentiable: (l, u) → the same six values as tensors [B, ...] like l and u, in differentiable torch
+        differentiable: (l, u) → the six values of a rule as tensors [B, ...] like l and u, in differentiable torch
             operations without directed rounding; l and u are finite.
 
     Raises:

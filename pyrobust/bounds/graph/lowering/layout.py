@@ -119,7 +119,7 @@ class Displaced:
 
     Attributes:
         parts: the tensors that the elements come from.
-        numbers: the number of each element in the traced batch, as assigned by ``_numbered``.
+        numbers: the index of each element in the traced batch, as assigned by ``_numbered``.
         error: the error raised by operators that need the batch as the first dimension.
     """
 
