@@ -39,7 +39,7 @@ class Audit(Tabular):
     Attributes:
         log: the log as read.
         counted: the log that metrics are computed on: the first row of each image, with abstentions in place of invalid
-            radii, and None for n and alpha where they are in doubt. ``counted.findings`` holds only the faults.
+            radii, and with None in place of an n or alpha that is in doubt. ``counted.findings`` holds only the faults.
         findings: all findings, faults first.
         metrics: metrics of ``counted``.
     """
