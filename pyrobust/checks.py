@@ -157,7 +157,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def probability(name: str, value: Any, hint: str = "") -> float:
-    """Return a number in (0, 1) as a float; an error ends with the hint, such as "0.001 is usual".
+    """Return a number in (0, 1) as a float; the error message ends with the hint, such as "0.001 is usual".
 
     >>> probability("alpha", 1, "0.001 is usual")
     Traceback (most recent call last):
@@ -235,7 +235,7 @@ def norm_name(name: str, value: Any) -> NormName:
 
 
 def attack_norm_name(name: str, value: Any, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> AttackNormName:
-    """Return the name of one of ``norms``, given by name or order as in ``norm_name``; the l0 norm is "l0" or 0.
+    """Return the name of one of ``norms`` from its name or order, as in ``norm_name``; the l0 norm is "l0" or 0.
 
     >>> attack_norm_name("norm", "L0"), attack_norm_name("norm", 2, ("l2",))
     ('l0', 'l2')
@@ -478,7 +478,8 @@ def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | Non
     Args:
         name: name of the argument.
         value: a tensor, an array or a list; numbers in a list get ``dtype``, see ``as_tensor``.
-        sets: name of the function that takes data sets and loaders, for the error if ``value`` may be one of these.
+        sets: name of a function that takes data sets and loaders; the error message suggests this function if ``value``
+            may be a data set or a loader.
         dtype: dtype of numbers in a list.
 
     >>> float_tensor("x", torch.zeros(2, dtype=torch.uint8))

@@ -10,11 +10,11 @@ logit and the largest other logit differ by more than √ε times the row's larg
 examples whose logits are not finite, are run again alone. ε is the rounding unit of the coarsest arithmetic that runs
 in the model (``Runner.unit``): the unit of float32, not float64, if a callable casts its float64 input to float32.
 
-The cost is one forward pass of the batch, and one for each example that runs again; on ordinary inputs, no example
-does. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``). Sweeps
-run every example alone (``Judge.classes_alone``), in one forward pass each, in two cases: if the model is declared to
-be random, and so is not probed; or if proofs for the same examples are stored, which an attack must not appear to
-refute.
+The cost is one forward pass for the batch, and one for each example that is run again; on ordinary inputs, no example
+is run again. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``).
+Sweeps run every example alone (``Judge.classes_alone``), in one forward pass each, in two cases: if the model is
+declared to be random, so that row independence is not tested; or if proofs are stored for the same examples, since
+rounding must not make an attack appear to refute a proof.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Judge:
         self.rows = 0
 
     def classes(self, x: Tensor) -> Tensor:
-        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 for no class, which is logged.
+        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 (no class) is logged.
 
         Raises:
             ModelError: a model that does not return logits.

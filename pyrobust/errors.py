@@ -53,7 +53,8 @@ class InputError(_ArgumentError, ValueError):
 
     Args:
         argument: the argument's name, or several joined by ", "; ``function: argument`` if the message begins with the
-            function. If the error is not about an argument, this is the whole message, and the other fields are empty.
+            function. If the error is not about an argument, ``argument`` is the whole message, and the other fields are
+            empty.
         expected: the expected value.
         got: the value, or a text about it.
         hint: what to do.

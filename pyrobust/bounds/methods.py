@@ -24,10 +24,10 @@ class SlopeSearch:
 
     Attributes:
         rate: learning rate of the first step.
-        decay: factor on the rate at each step.
+        decay: factor by which each step multiplies the learning rate.
         moments: decay rates of the mean and of the mean square of the gradient.
-        least_gain: a gain below this share of 1 + |bound| does not count.
-        patience: the search for a row ends after more than this many steps without a gain.
+        least_gain: gains below this share of 1 + |bound| do not count.
+        patience: number of steps without a gain after which the search for the slopes of a row ends.
     """
 
     rate: float
@@ -43,8 +43,8 @@ class Method:
 
     Attributes:
         name: the method's name, as users write it.
-        refines: whether a backward pass replaces the ranges of the neurons that are unstable in a function applied to
-            them; all other hidden neurons keep their interval ranges. Later layers use the refined ranges.
+        refines: whether a backward pass refines the range of each neuron that is unstable for a function applied to it;
+            all other hidden neurons keep their interval ranges. Later layers use the refined ranges.
         to_input: whether the backward pass of the specification is concretized on the input set, with the relaxation
             of every function on the way; otherwise it is concretized on the ranges of the first functions that it
             meets.

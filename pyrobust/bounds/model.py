@@ -94,9 +94,9 @@ class BoundedModel:
     - "alpha-crown": like "crown", but the lower slopes of ReLU and leaky ReLU (in the native engine also of PReLU and
       abs) are optimised for each bound (Xu et al., 2021). All other activations keep the relaxations of "crown".
 
-    The methods "crown-ibp", "crown" and "alpha-crown" intersect their bounds, and the hidden-layer ranges that they
-    refine, with interval bounds of the same sets, so their bounds are never looser than those of "ibp", up to rounding.
-    For balls there is also "lipschitz": the outputs at the center, widened by the network's Lipschitz constant times
+    The methods "crown-ibp", "crown" and "alpha-crown" intersect their results, including the refined ranges of hidden
+    layers, with interval bounds. Up to rounding, the results are therefore never looser than the bounds of "ibp". For
+    balls there is also "lipschitz": the outputs at the center, widened by the network's Lipschitz constant times
     epsilon (see ``lipschitz_bound``); these bounds are usually far looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, including the engine's own. ``sound=False``
@@ -213,11 +213,11 @@ class BoundedModel:
         sets, see ``Choices``.
 
         Args:
-            x: [B, ...], in the clip range. Float64 inputs of a float32 model must hold float32 values.
+            x: [B, ...], in the clip range. For a float32 model, float64 inputs must be exact in float32.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
-                may also hold a radius for each element: a tensor that broadcasts to x, or to one example, and has as
-                many dimensions as x or the example. A tensor [B] always holds a radius for each example, so radii for
-                the elements of a vector have the shape [1, N]. A radius may be infinite if there is a clip range.
+                may also hold a radius for each element: a tensor that broadcasts to x or to one example, with the same
+                number of dimensions. A tensor [B] always holds a radius for each example, so radii for the elements of
+                a vector have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
@@ -271,7 +271,7 @@ class BoundedModel:
     ) -> LinearBounds:
         """Bound C·f(x′) by linear functions of x′, for all inputs x′ of each set.
 
-        These are the functions that a backward pass yields at the input (Zhang et al., 2018), before their minimum over
+        The backward pass yields these functions at the input (Zhang et al., 2018), before any minimum or maximum over
         the set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are included in
         lower_b and upper_b, so the inequalities hold for the returned floats. The torch engine computes the functions
         in float64.
@@ -339,8 +339,8 @@ class BoundedModel:
         """Bound the values of every layer over all inputs of each set; the output comes last.
 
         The bounding methods compute their linear relaxations from these bounds. With "crown", a backward pass bounds
-        the neurons whose range contains a kink of the activation that reads them; intervals bound all other neurons.
-        The torch engine computes the ranges in float64.
+        the neurons whose range contains a kink of the activation applied to them; all other neurons get interval
+        bounds. The torch engine computes the ranges in float64.
 
         Args:
             x: as for ``bounds``.
@@ -497,10 +497,11 @@ class BoundedModel:
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Every returned radius is proved. Unless the limit was proved or the time ended, the proof failed at a second
-        radius that is larger by at most 2⁻²⁰·largest (2⁻²⁰·max(1, radius) if ``largest`` is not given). No radius is
-        inferred from a proof at another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are
-        monotone; with these, the radius is the quotient of a margin and a slope.
+        Every returned radius is proved. Unless the largest radius to try was proved or the time limit was reached, the
+        proof failed at a radius that exceeds the returned radius by at most 2⁻²⁰·largest (2⁻²⁰·max(1, radius) if
+        ``largest`` is not given). No radius is inferred from a proof at another radius, because bounds are not monotone
+        in epsilon. Only "lipschitz" bounds are monotone; with these, the radius is the quotient of a margin and a
+        slope.
 
         Args:
             x: [B, ...], in the clip range.
@@ -617,7 +618,7 @@ class BoundedModel:
                 order to run; default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
-            progress: as for ``bounds``, anew for each method.
+            progress: as for ``bounds``; each method starts again at 0.
             options: as for ``bounds``.
             keywords: as for ``bounds``.
 

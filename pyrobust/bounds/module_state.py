@@ -79,14 +79,14 @@ class ModuleState:
     Every submodule is compared by its class and all attributes, and every tensor by dtype, device, shape, strides,
     bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
     these are compared by value. Functions are compared by their code, defaults and closures, and by the global
-    variables that the code uses. Classes are compared by all their members; in packages that are taken as constant
-    (torch, NumPy, pyrobust and parts of the standard library), only members that are named by code outside these
-    packages are compared. Files and other external data that a forward pass reads are not compared.
+    variables that the code uses. Classes are compared member by member. torch, NumPy, pyrobust and parts of the
+    standard library are assumed not to change: of the members of their classes, only those that are named in other code
+    are compared. Files and other external data that a forward pass reads are not compared.
 
     Raises:
-        Incomparable: for a submodule in training mode, a forward hook, a tensor that is not plain, an object of any
-            other type, code that imports modules, computes attribute names or reads settings of torch, or an active
-            mode of torch, such as autocast.
+        Incomparable: for a submodule in training mode; a forward hook; a tensor that is not plain; an object of a type
+            not named above; code that imports modules, computes attribute names or reads torch's settings; or an active
+            torch mode, such as autocast.
 
     >>> layer = nn.Linear(2, 2).eval()
     >>> state = ModuleState(layer)

@@ -178,8 +178,8 @@ def images_to_read(skip: int, limit: int | None) -> int | None:
 def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """Parse I/K; or take I, or I and K, from the variables of a Slurm job array or of torchrun.
 
-    ``auto/K`` takes only I from the variables. ``auto`` also takes K, but from a Slurm array only if the array is 1-K
-    with K at least 2: an array that resubmits a part of the tasks, such as 3,5, has a count other than K. An array 1-2
+    ``auto/K`` takes only I from the variables. ``auto`` also takes K, but from a Slurm array only if its indices are
+    1-K with K at least 2. If an array resubmits only some of the tasks, such as 3,5, its size is not K. An array 1-2
     may also resubmit a part of a larger array; only the folder of the run shows this
     (`pyrobust.runs.shards.check_siblings`).
 

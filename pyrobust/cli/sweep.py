@@ -70,7 +70,7 @@ def run_name(
 
 
 def named_file(out: str | None) -> Path | None:
-    """Return the file that ``--out`` names; None for a folder (one that exists or ends in /) or no option.
+    """Return the file that ``--out`` names; None if ``--out`` is omitted or names a folder (which exists or ends in /).
 
     >>> named_file("run.db"), named_file("runs/"), named_file(None)
     (PosixPath('run.db'), None, None)

@@ -52,7 +52,7 @@ class Call:
     Attributes:
         device: the device on which this process loads the model.
         shard: the shard (I, K), if any.
-        curve: the curve of a minimum-norm run, which its table shows.
+        curve: the robustness curve that the table of a minimum-norm run shows.
         afterwards: functions to call after the run has been shown.
     """
 

@@ -11,9 +11,9 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 - NaN and infinite predictions prove nothing, where deel-lip may return NaN;
 - with reduction "none", binary metrics return [N], where deel-lip returns [N, 1].
 
-In every metric ``lip_const`` is the Lipschitz constant, ``reduction`` is "mean" (or "auto" or "sum_over_batch_size",
-which also give the mean), "sum" or "none" (or None), in upper or lower case, and ``name`` defaults to the name of the
-class. Metrics are called like Keras's losses, ``metric(y_true, y_pred, sample_weight=None)``;
+In every metric, ``lip_const`` is the Lipschitz constant, and ``name`` defaults to the name of the class. ``reduction``
+is "mean", "sum" or "none", in upper or lower case; "auto" and "sum_over_batch_size" also mean "mean", and None means
+"none". Metrics are called like Keras's losses, ``metric(y_true, y_pred, sample_weight=None)``;
 ``metric.call(y_true, y_pred)`` returns the values [N] before weighting and reduction.
 """
 

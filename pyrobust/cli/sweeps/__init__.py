@@ -1,1 +1,1 @@
-"""The commands that make runs: each module has the command for the kind of run that it is named after."""
+"""The commands that make runs; each module has the command for one kind of run, and is named after this kind."""

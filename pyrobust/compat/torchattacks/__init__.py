@@ -16,11 +16,11 @@ Differences:
 
 - attacks of the first group return the first point that fools the model, not the point after the last step, and return
   a misclassified image unchanged. FGSM and the variants of PGD return the point of highest loss if they fail; in
-  training mode (``set_model_training_mode(model_training=True)``) they take all steps on every example. APGD, APGDT,
-  FAB, Square and AutoAttack refuse training mode;
-- attacks of the third group return the image itself if they find no adversarial example, and also refuse training mode.
-  Adversarial points are moved beyond the decision boundary, to at most twice their distance from x, until rounding,
-  which depends on the batch, cannot undo the misclassification. EADEN and EADL1 refuse kappa above 0. After
+  training mode (``set_model_training_mode(model_training=True)``), these attacks take all steps on every example. APGD,
+  APGDT, FAB, Square and AutoAttack refuse training mode;
+- attacks of the third group refuse training mode, too; if they find no adversarial example, they return the image
+  itself. Adversarial points are moved beyond the decision boundary, to at most twice their distance from x, until
+  rounding, which depends on the batch, cannot undo the misclassification. EADEN and EADL1 refuse kappa above 0. After
   set_return_type("int") these attacks search on the levels of image files; also call set_return_type("int") before
   ``save`` with save_type="int";
 - AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; APGD, APGDT and FAB take

@@ -76,8 +76,8 @@ class PIFGSM(Seeded):
 class PIFGSMPP(PIFGSM):
     """Patch-wise iterative attack with smoothed gradients and smaller moves of nearby pixels (Gao et al., 2020).
 
-    Gradients are smoothed in the same way in all channels, and targeted mode moves toward the targets; torchattacks
-    uses a different kernel column in each channel, and labels instead of targets.
+    Gradients are smoothed with the same kernel in all channels, and targeted mode moves toward the targets. In
+    torchattacks, each channel has a different column of the kernel, and targeted mode uses the labels instead.
 
     Args:
         model: maps images to logits.
