@@ -332,7 +332,7 @@ def radii(
     *,
     infinite: bool = False,
 ) -> Tensor:
-    """Return one radius, or one for each example or each element: numbers of at least 0, float64 on the CPU.
+    """Return a single radius, or a radius for each example or each element: at least 0, as float64 on the CPU.
 
     Args:
         name: name of the argument.

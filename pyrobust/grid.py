@@ -71,8 +71,8 @@ def is_on_grid(x: Tensor, step: Fraction) -> bool:
 def simplest_fraction(value: float) -> Fraction:
     """Return the fraction with the smallest denominator that rounds to the given finite float.
 
-    If the float is also a float32 number, such as an element of a float32 tensor, the fraction only has to round to it
-    in float32.
+    If the float is also a float32 number, such as an element of a float32 tensor, the fraction only has to round to
+    this number in float32.
 
     >>> simplest_fraction(8 / 255), simplest_fraction(0.1), simplest_fraction(float(np.float32(8 / 255)))
     (Fraction(8, 255), Fraction(1, 10), Fraction(8, 255))
@@ -92,7 +92,7 @@ def find_grid(x: Tensor) -> Fraction | None:
     """Return the first common grid that contains every value of x, as defined by `to_grid`, or None.
 
     Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. Values on several of these grids, such
-    as those of an all-black image, count as bytes, since x alone cannot prove which grid is meant.
+    as those of an all-black image, count as bytes, since such values do not show which grid is meant.
 
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)

@@ -32,9 +32,9 @@ _NO_MEMORY = re.compile(
 def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
-    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch can fill
-    uninitialised memory, at the cost of one more write of every activation; this is switched off, because the check for
-    row dependence, which runs under ``filled_memory``, finds models that read such memory. The TF32 settings stay
+    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch's option
+    to fill uninitialised memory, which costs one more write of every activation, is switched off: the check for row
+    dependence, which runs under ``filled_memory``, finds models that read such memory. The TF32 settings stay
     unchanged. Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
 
     Raises:
@@ -119,7 +119,7 @@ _fixed_threads = 0  # contexts of `fixed_threads` that are open
 
 @contextlib.contextmanager
 def fixed_threads() -> Iterator[None]:
-    """Keep torch's number of threads fixed: a run records this number, because the bits of a pass may depend on it.
+    """Keep torch's number of threads fixed: rounding in a pass may depend on this number, which a run records.
 
     >>> with fixed_threads():
     ...     threads_are_fixed()
@@ -222,8 +222,8 @@ def in_batches(
 ) -> None:
     """Call ``step(begin, end)`` over [0, total) in batches; if a batch does not fit in memory, retry with fewer rows.
 
-    A step must be repeatable: either it changes nothing before its allocations are done, or it knows what it has
-    already done.
+    A step must be repeatable: either it changes nothing before all its allocations have succeeded, or it records which
+    part is finished.
 
     Args:
         total: number of rows.

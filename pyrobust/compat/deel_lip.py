@@ -79,7 +79,7 @@ class BinaryProvableAvgRobustness(_KerasMetric, lipschitz.BinaryProvableAvgRobus
 
     Args:
         lip_const: Lipschitz constant.
-        negative_robustness: whether a misclassified example counts as the negative of its distance, not as 0.
+        negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
         reduction: see the module.
         name: see the module.
 
@@ -109,8 +109,8 @@ class CategoricalProvableAvgRobustness(_KerasMetric, lipschitz.CategoricalProvab
 
     Args:
         lip_const: Lipschitz constant.
-        disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
-        negative_robustness: whether a misclassified example counts as the negative of its distance, not as 0.
+        disjoint_neurons: whether ``lip_const`` is the constant of each logit, rather than of all logits together.
+        negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
         reduction: see the module.
         name: see the module.
 
@@ -129,7 +129,7 @@ class CategoricalProvableRobustAccuracy(_KerasMetric, lipschitz.CategoricalProva
     Args:
         epsilon: radius.
         lip_const: Lipschitz constant.
-        disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
+        disjoint_neurons: whether ``lip_const`` is the constant of each logit, rather than of all logits together.
         reduction: see the module.
         name: see the module.
 

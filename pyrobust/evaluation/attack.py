@@ -71,11 +71,11 @@ def attack_dataset(
 ) -> Run:
     """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
 
-    Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
-    results as an uninterrupted one: random numbers depend on the seed and the data-set index, and chunk boundaries are
-    fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the batch size and
-    the shards. A resumed attack must have the same attributes as before; in an ensemble, this holds for the attributes
-    of every attack. The attack's ``callback`` receives the rows of the current chunk.
+    A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep, which ends with the
+    same results as an uninterrupted sweep: random numbers depend on the seed and the data-set index, and chunk
+    boundaries are fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the
+    batch size and the shards. A resumed attack must have the same attributes as before; in an ensemble, this holds for
+    the attributes of every attack. The attack's ``callback`` receives the rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
     is computed in float64, and a point outside the ball or the clip range raises an error. On a grid, images are first

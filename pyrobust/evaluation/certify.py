@@ -66,11 +66,11 @@ def certify_dataset(
 ) -> Run:
     """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing chunk by chunk.
 
-    Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
-    results as an uninterrupted one: the noise depends on the seed and the data-set index alone, and chunks and batches
-    have fixed boundaries. If memory runs out, batches are halved, and the model may round differently; on a grid, where
-    the certificate depends on the batches, the sweep stops instead. `pyrobust.zoo.model_hash` identifies the model
-    before it runs; a model that changes its own attributes while running must be reloaded before resuming.
+    A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep, which ends with the
+    same results as an uninterrupted sweep: the noise depends on the seed and the data-set index alone, and chunks and
+    batches have fixed boundaries. If memory runs out, batches are halved, and the model may round differently; on a
+    grid, where the certificate depends on the batches, the sweep stops instead. `pyrobust.zoo.model_hash` identifies
+    the model before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
     With method "sequential", each image gets only as many samples as its radii need, at most n, and the undecided
     images of a chunk share full batches. Results are committed when an image is finished; votes of unfinished images

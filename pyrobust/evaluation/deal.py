@@ -1,10 +1,10 @@
 """Assign the missing chunks of a run to workers, and commit the results.
 
-Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free; a worker
-that computes a chunk already has its next chunk. Chunks of a lost worker are assigned again. A chunk that kills its
-worker twice is computed alone by a fresh worker, and set aside, without a result, after three deaths there. If a chunk
-takes many times as long as usual, a warning names the chunk, and the chunk is taken from its worker as if the worker
-had died. In the next attempt, the chunk may take twice as long; it is set aside only after ``timeout``.
+Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free; while a
+worker computes a chunk, it already has its next chunk. Chunks of a lost worker are assigned again. A chunk that kills
+its worker twice is computed alone by a fresh worker, and set aside, without a result, after three deaths there. If a
+chunk takes many times as long as usual, a warning names the chunk, and the chunk is taken from its worker as if the
+worker had died. In the next attempt, the chunk may take twice as long; it is set aside only after ``timeout``.
 """
 
 from __future__ import annotations

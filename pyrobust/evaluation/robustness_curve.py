@@ -297,7 +297,7 @@ def robustness_curve(
     attack class's own ``evaluate`` is not used, because it gives no result for each example.
 
     Args:
-        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
+        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If the class's
             ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
             int64 [n], positions in x), one attack object is made, with the largest epsilon. Otherwise, one attack
             object is made for each epsilon, and its ``generate(x, y)`` is called. The ball and the clip range are those

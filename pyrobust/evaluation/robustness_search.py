@@ -37,7 +37,7 @@ class SearchResult:
     Attributes:
         broken_epsilon: [N], smallest epsilon at which each example is fooled; 0 if misclassified without an attack,
             +inf if never fooled.
-        outside: epsilon → number of points outside its ball or the clip range, for epsilons with such points.
+        outside: number of points outside the ball or the clip range, by epsilon; only for epsilons with such points.
         proved_epsilon: [N], see ``RobustnessCurve``.
     """
 

@@ -1,4 +1,4 @@
-"""Any data set as single labelled examples, and any model as a function from one example to one class.
+"""Treat any data set as single labelled examples, and any model as a function from one example to one class.
 
 A model takes an example either alone (just as a data set yields it) or as a batch of one. The first example shows which
 form a model takes.
@@ -223,7 +223,7 @@ def as_class(label: Any) -> int | None:
 
 
 def check_adversarial_input(x_adv: Any, x: Any) -> Any:
-    """Return an attack's x_adv (a float tensor if x is one); raise if an array changes its shape or is not finite."""
+    """Return an attack's x_adv (a float tensor if x is one); raise if its shape is not x's or a value is not finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
     if x_adv is None:

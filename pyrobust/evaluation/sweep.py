@@ -1,4 +1,4 @@
-"""The part of a sweep that each worker does: prepare as if to resume the run, then compute chunk by chunk."""
+"""The part of a sweep that each worker executes: prepare as if to resume the run, then compute chunk by chunk."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Sweep(abc.ABC):
         return next(iter(chosen_indices(self.selection)), 0)
 
     def portable(self) -> Sweep:
-        """Return the sweep as it is sent to workers: images in memory stay here, and are sent chunk by chunk."""
+        """Return the sweep as it is sent to workers, without the images in memory, which are sent chunk by chunk."""
         images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
         settings = dataclasses.replace(self.settings, executor=None, timeout=None, progress=False)
         return dataclasses.replace(self, images=images, settings=settings)

@@ -89,9 +89,10 @@ def verify_dataset(
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         epsilons: perturbation radii > 0, without duplicates, in any order.
-        box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
-            D]; finite, at least 0; 0 fixes an element. With a box, epsilons and radii are multiples of it, and
-            ``epsilons`` is 1 by default. A box is not allowed for method "lipschitz" with ``radius``.
+        box: for linf, a radius for each input element, such as a feature; finite and at least 0, in a shape that
+            broadcasts to an example, such as [1, D]. A radius of 0 fixes the element. With a box, epsilons and radii
+            are multiples of it, and ``epsilons`` is 1 by default. A box is not allowed for method "lipschitz" with
+            ``radius``.
         radius: True to search for certified radii instead of giving verdicts at epsilons.
         largest: largest radius to try.
         attack: "pgd" (40 steps) to look for counterexamples, or None. An attack is possible only with epsilons.

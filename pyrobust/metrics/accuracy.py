@@ -23,7 +23,7 @@ from .rate import Rate, estimate_rate
 def predicted_classes(logits: Numbers) -> Tensor:
     """Predicted class of each row of logits, ``argmaxₖ logits[n, k]``, the lowest index on a tie.
 
-    A row with NaN or +inf, or only -inf, has no winner: its class is -1, which is never correct.
+    If a row contains NaN or +inf, or only -inf, its class is -1, which is never correct.
 
     Args:
         logits: [N, K], float, K ≥ 1.

@@ -183,9 +183,9 @@ def certified_accuracy_with_confidence(
     """Lower bound of the certified accuracy of exactly these images, valid with probability at least 1 - delta.
 
     Each certificate is false with probability at most alpha over the noise, which is independent between images. The
-    number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``, so with
-    ``q = min {q : P(Bin(n_images, alpha) > q) ≤ delta}`` all but q of the counted certificates are true, with
-    probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
+    number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``. Let
+    ``q = min {k : P(Bin(n_images, alpha) > k) ≤ delta}``: with probability at least 1 - delta, at most q of the counted
+    certificates are false. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
     q is computed for all images, not only for the counted ones, because false certificates may be more likely than true
     ones to be large enough to be counted. If every true radius were just below the chosen radius, all counted
@@ -197,7 +197,7 @@ def certified_accuracy_with_confidence(
     Args:
         count: number of images that are correct and certified at a radius chosen beforehand, in [0, n_images].
         n_images: number of all images for which certification was attempted, at least 1. The noise must be independent
-            between images: use one seed per image, or one seed with the images' own indices.
+            between images: use a different seed for each image, or one seed and each image's own index.
         alpha: error probability of each certificate, in (0, 1).
         delta: error probability of the result, in (0, 1).
 

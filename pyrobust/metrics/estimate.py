@@ -83,8 +83,8 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Clip an interval to the range of the values, and widen it where needed so that it contains the mean.
 
-    An interval's end can lie outside the range if it comes from an expansion and a few values outweigh all others, or
-    if it is rounded and all values are equal.
+    An end of the interval can lie outside the range if it is computed by an expansion and a few values outweigh all
+    others, or if all values are equal and the end is rounded.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)
@@ -93,7 +93,7 @@ def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple
 def interval_from_moments(mean: float, variance: float, third: float, alpha: float) -> tuple[float, float]:
     """Quantiles alpha/2 and 1 - alpha/2 of a nearly normal variable with these central moments.
 
-    Each is ``mean + s·(z + g·(z² - 1)/6)``, where z is the normal quantile, s is the root of the variance and
+    Each quantile is ``mean + s·(z + g·(z² - 1)/6)``, where z is the normal quantile, s is the root of the variance and
     g = third/s³ (Cornish and Fisher, 1938).
     """
     if variance <= 0:

@@ -106,7 +106,7 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
     Args:
         epsilon: radius ε, finite, at least 0.
         lip_const: L, positive and finite.
-        reduction: "mean", "sum", or "none" for a 0 or 1 per example.
+        reduction: "mean", "sum", or "none" for one value, 0 or 1, per example.
         name: name of the metric; default: the name of the class.
 
     Raises:
@@ -139,7 +139,7 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
     Args:
         lip_const: L, positive and finite.
         negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
-        reduction: "mean", "sum", or "none" for a number per example.
+        reduction: "mean", "sum", or "none" for one number per example.
         name: name of the metric; default: the name of the class.
 
     Raises:
@@ -172,16 +172,16 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
 class CategoricalProvableRobustAccuracy(_RobustAccuracy):
     """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
 
-    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. c = 2·L if each logit by itself has l2 Lipschitz constant L
-    (``disjoint_neurons``: the last layer's rows are normalized one by one), and c = √2·L if the vector of logits has
-    constant L, so that a difference of two logits has constant √2·L. The inequality is strict. A row with NaN or inf
-    proves nothing. The metric has no gradient.
+    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. If each logit by itself has l2 Lipschitz constant L
+    (``disjoint_neurons``: the last layer's rows are normalized one by one), c = 2·L. If the vector of logits has
+    constant L, a difference of two logits has constant √2·L, so c = √2·L. The inequality is strict. A row with NaN or
+    inf proves nothing. The metric has no gradient.
 
     Args:
         epsilon: radius ε, finite, at least 0.
         lip_const: L, positive and finite.
         disjoint_neurons: whether L is the constant of each logit, rather than of all logits together.
-        reduction: "mean", "sum", or "none" for a 0 or 1 per example.
+        reduction: "mean", "sum", or "none" for one value, 0 or 1, per example.
         name: name of the metric; default: the name of the class.
 
     Raises:
@@ -220,7 +220,7 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         lip_const: L, positive and finite.
         disjoint_neurons: whether L is the constant of each logit, rather than of all logits together.
         negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
-        reduction: "mean", "sum", or "none" for a number per example.
+        reduction: "mean", "sum", or "none" for one number per example.
         name: name of the metric; default: the name of the class.
 
     Raises:

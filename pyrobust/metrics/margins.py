@@ -85,7 +85,7 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, an array as a new tensor, and a list as float64 or integers."""
+    """Return a tensor as it is, an array as a new tensor, and a list as a tensor of float64 or integers."""
     if isinstance(value, list | tuple) and (tensor := checks.as_tensor(value, torch.float64)) is not None:
         return tensor
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":

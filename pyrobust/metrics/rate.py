@@ -15,12 +15,12 @@ from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
 class Rate:
     """A share of examples with its confidence interval; ``float(rate)`` is the share.
 
-    The interval is for examples drawn independently from one distribution: it covers the share in that distribution
+    If the examples are drawn independently from one distribution, the interval covers the share in this distribution
     with probability at least 1 - alpha. The interval says nothing about stronger attacks. The interval is computed when
     it is first used.
 
     Attributes:
-        successes: number of examples that count.
+        successes: number of examples that count as successes.
         n: number of all examples; if 0, the share is NaN and its interval is [0, 1].
         alpha: upper bound on the probability that the interval misses.
     """
@@ -58,11 +58,11 @@ class Rate:
 def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
     """Estimate the share ``successes / n`` with its two-sided interval (Clopper and Pearson, 1934).
 
-    Each end is the one-sided bound at alpha / 2, rounded outward; the lower end is 0 if no example counts, and the
-    upper end is 1 if all examples count.
+    Each end is the one-sided bound at alpha / 2, rounded outward; the lower end is 0 if no example is a success, and
+    the upper end is 1 if all examples are.
 
     Args:
-        successes: number of examples that count, in [0, n].
+        successes: number of examples that count as successes, in [0, n].
         n: number of examples, at least 1.
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 

@@ -41,8 +41,8 @@ class RobustnessShares(Tabular):
         radii: [R], as given.
         certified, attacked, undecided: [R], Rates.
         crossings: int64, positions of the examples with ``upper ≤ lower`` and ``lower > 0``: an attack succeeded inside
-            the certified ball, so the certificate or the attack is wrong. At radii where such an example is both
-            certified and attacked, it counts as attacked.
+            the certified ball, so the certificate or the attack is wrong. An example that is both certified and
+            attacked at a radius counts as attacked at this radius.
         alpha: upper bound on the probability that a single interval misses.
         n: number of examples.
     """
@@ -87,7 +87,7 @@ class GroupShares(Tabular):
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
         shares: [G], the RobustnessShares of each group; ``crossings`` are positions among all examples.
-        alpha: upper bound, for one share at one radius, on the probability that at least one group's interval misses.
+        alpha: upper bound on the probability that, for one share at one radius, any group's interval misses.
     """
 
     groups: _Ints

@@ -33,7 +33,7 @@ class SandwichChunk:
 
     ``confirming`` holds attacks at increasing epsilons; each attack runs on the images that are undecided at its
     epsilon. ``farthest`` is the largest radius to try where no adversarial example was found: the diameter of the clip
-    range, if there is one.
+    range or, without a clip range, of the data's range.
     """
 
     def __init__(

@@ -63,8 +63,8 @@ class Crossing:
 class Sandwich(Tabular):
     """Lower (certified) and upper (attacked) bounds of the distance to misclassification, from a "sandwich" run.
 
-    The true distance of each example lies in ``[lower, upper]``: with certainty for a base classifier; for a smoothed
-    one, each certificate is wrong with probability at most alpha, and each attack with probability at most
+    The true distance of each example lies in ``[lower, upper]``. For a base classifier, this is certain; for a smoothed
+    classifier, each certificate is wrong with probability at most alpha, and each attack with probability at most
     alpha_attack.
 
     Args:
@@ -145,10 +145,10 @@ class Sandwich(Tabular):
     def crossings(self) -> tuple[Crossing, ...]:
         """Examples with ``upper ≤ lower`` whose misclassification is certain, in index order.
 
-        For a base classifier, this means: with semantics "float32", the observed margin at the adversarial example is
-        at most 0; with "real", an upper bound of this margin is at most 0. With "real", the classifier is therefore
-        wrong at the adversarial example even in exact arithmetic. For a smoothed classifier, the statistical test
-        rejected the label.
+        For a base classifier with semantics "float32", the observed margin at the adversarial example is at most 0;
+        with "real", an upper bound of this margin is at most 0. With "real", the classifier is therefore wrong at the
+        adversarial example even in exact arithmetic. For a smoothed classifier, the statistical test rejected the
+        label.
         """
         table = self.run.table
         crossed = (table["upper"] <= table["lower"]) & (table["lower"] > 0)
@@ -276,7 +276,8 @@ class Sandwich(Tabular):
         """Write one self-contained HTML page; see ``pyrobust.report.page.write_page``.
 
         Args:
-            path: path of the page. An existing file is overwritten if it is a page of pyrobust, or with ``replace``.
+            path: path of the page. An existing file is overwritten only if it is a page of pyrobust, or if ``replace``
+                is True.
             data: the data set, for pictures. Default: the data set, loaded again from the files that the run names.
             replace: whether an existing file of any kind may be overwritten.
 

@@ -67,7 +67,7 @@ class SmoothedAttack:
     probably reject the label. A separate test on other noise decides whether the attack succeeds.
 
     Args:
-        smoother: the smoothed classifier, with its grid chosen.
+        smoother: the smoothed classifier; its grid of pixel values must already be chosen.
         clip: range of valid pixels; None for no limit.
         shape: shape of one image.
         steps: steps of the attack.

@@ -146,9 +146,9 @@ def sandwich_dataset(
     the adversarial example.
 
     For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
-    example. The attack follows gradients of the probabilities averaged over its own noise (Salman et al., 2019), and
-    succeeds only where a test with ``n_attack`` samples of other noise rejects the label. This test runs once for each
-    example, and is wrong with probability at most ``alpha_attack``.
+    example. The attack follows gradients of class probabilities averaged over its own noise samples (Salman et al.,
+    2019). It succeeds only where a test with ``n_attack`` other noise samples rejects the label. This test runs once
+    for each example, and is wrong with probability at most ``alpha_attack``.
 
     The certified radius is at most the true distance, which is at most the attacked distance. A lower bound that
     reaches the upper bound is a crossing (``Sandwich.crossings``), and shows that one of the two bounds is false.
@@ -164,9 +164,9 @@ def sandwich_dataset(
         norm: "linf" (default), "l2" or "l1"; a smoothed classifier has its own norm.
         epsilons: radii > 0 at which AutoAttack runs. Default: none. ``epsilons``, ``box`` and ``semantics`` are for a
             base classifier.
-        box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
-            D]; finite, at least 0; 0 fixes an element. With a box, all radii and distances are multiples of it.
-            Default: none.
+        box: for linf, a radius for each input element, such as a feature; finite and at least 0, in a shape that
+            broadcasts to an example, such as [1, D]. A radius of 0 fixes the element. With a box, all radii and
+            distances are multiples of it. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
         method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         n0: samples that select the class, default 100. The arguments from ``n0`` to ``draws`` are for a smoothed
@@ -190,8 +190,9 @@ def sandwich_dataset(
         Sandwich.
 
     Raises:
-        InputError: a value out of range, an argument for the other kind of classifier, labels that are not classes,
-            images outside the clip range; semantics "float32" under settings that allow other arithmetic, such as TF32.
+        InputError: a value out of range, an argument that applies only to the other kind of classifier (base or
+            smoothed), labels that are not classes, images outside the clip range; semantics "float32" under settings
+            that allow other arithmetic, such as TF32.
         InputTypeError: an argument of the wrong type; a model that is not a module, or not in float32 or float64.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
