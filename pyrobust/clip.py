@@ -101,7 +101,7 @@ def need_range(what: str, clip: tuple[Any, Any] | None) -> None:
 
 
 def stored_clip(clip: Sequence[Any] | None) -> list[Any] | None:
-    """Return a clip range in the form of a run's parameter: two numbers, or two nested lists of one shape.
+    """Return a clip range in the form of a run's parameter: two numbers, or two nested lists of equal shape.
 
     >>> stored_clip((0.0, 1.0)), stored_clip((0.0, (1.0, 2.0))), stored_clip(None)
     ([0.0, 1.0], [[0.0, 0.0], [1.0, 2.0]], None)

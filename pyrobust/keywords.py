@@ -28,7 +28,7 @@ def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], fields: It
     Args:
         call: the function.
         keywords: keyword arguments that its signature does not name.
-        fields: names of the fields of its settings, which the function also takes as keywords.
+        fields: names of the fields of the function's settings, which the function also takes as keywords.
     """
     fields = tuple(fields)
     for name in keywords:

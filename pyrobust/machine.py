@@ -119,7 +119,7 @@ _fixed_threads = 0  # contexts of `fixed_threads` that are open
 
 @contextlib.contextmanager
 def fixed_threads() -> Iterator[None]:
-    """Keep torch's number of threads fixed: rounding in a pass may depend on this number, which a run records.
+    """Keep torch's number of threads fixed, since rounding may depend on this number, which a run records.
 
     >>> with fixed_threads():
     ...     threads_are_fixed()

@@ -27,7 +27,7 @@ class SlopeSearch:
         decay: factor by which each step multiplies the learning rate.
         moments: decay rates of the mean and of the mean square of the gradient.
         least_gain: gains below this share of 1 + |bound| do not count.
-        patience: number of steps without a gain after which the search for the slopes of a row ends.
+        patience: the search for the slopes of a row ends after this many steps without a gain.
     """
 
     rate: float

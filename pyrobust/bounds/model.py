@@ -215,9 +215,9 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range. For a float32 model, float64 inputs must be exact in float32.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
-                may also hold a radius for each element: a tensor that broadcasts to x or to one example, with the same
-                number of dimensions. A tensor [B] always holds a radius for each example, so radii for the elements of
-                a vector have the shape [1, N]. A radius may be infinite if there is a clip range.
+                may also hold a radius for each element: a tensor that broadcasts, without added dimensions, to x or to
+                one example. A tensor [B] always holds a radius for each example, so radii for the elements of a vector
+                have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.

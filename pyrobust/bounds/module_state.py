@@ -80,7 +80,7 @@ class ModuleState:
     bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
     these are compared by value. Functions are compared by their code, defaults and closures, and by the global
     variables that the code uses. Classes are compared member by member. torch, NumPy, pyrobust and parts of the
-    standard library are assumed not to change: of the members of their classes, only those that are named in other code
+    standard library are assumed not to change: of their classes, only the members named in code outside these packages
     are compared. Files and other external data that a forward pass reads are not compared.
 
     Raises:

@@ -29,10 +29,10 @@ def search_radius(
 
     The loss of margin relative to radius 0 grows like a power of the radius, with an exponent that itself grows: a
     margin of 9 at radius 0 may be -500 at four times the root (the radius at which the margin vanishes). The root is
-    therefore approached by the secant through both ends of the bracket in the logarithms of radius and loss; the weight
-    of an end that does not move is halved (the Illinois method; Dowell and Jarratt, 1971). A step that would come
-    closer than half the resolution to an end of the bracket stops at this distance from the end, so that the bracket
-    closes from the other side.
+    therefore approached by the secant through both ends of the bracket, in logarithmic coordinates of radius and loss;
+    the weight of an end that does not move is halved (the Illinois method; Dowell and Jarratt, 1971). A step that would
+    come closer than half the resolution to an end of the bracket stops at this distance from the end, so that the
+    bracket closes from the other side.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")

@@ -179,8 +179,8 @@ def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -
     """Parse I/K; or take I, or I and K, from the variables of a Slurm job array or of torchrun.
 
     ``auto/K`` takes only I from the variables. ``auto`` also takes K, but from a Slurm array only if its indices are
-    1-K with K at least 2. If an array resubmits only some of the tasks, such as 3,5, its size is not K. An array 1-2
-    may also resubmit a part of a larger array; only the folder of the run shows this
+    1-K with K at least 2. If an array resubmits only some of the tasks, such as 3,5, the size of this array is not K.
+    An array 1-2 may also resubmit a part of a larger array; only the folder of the run shows this
     (`pyrobust.runs.shards.check_siblings`).
 
     >>> parse_shard("2/3")

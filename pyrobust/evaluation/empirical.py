@@ -54,9 +54,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
             tensors are converted to its dtype. If the model returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)``, with gradients enabled and a copy
             of the input; ``epsilon=`` or ``eps=`` replaces ``budget=`` if the parameter has that name. Returns an
-            adversarial input; for a tensor, a tensor of the same shape. ``attack_fn`` may also be a subclass of
-            ``AdversarialAttack``, instantiated as ``attack_fn(model, epsilon=epsilon)``, or an instance made with this
-            epsilon.
+            adversarial input, which must be a tensor of the same shape if the input is a tensor. ``attack_fn`` may also
+            be a subclass of ``AdversarialAttack``, instantiated as ``attack_fn(model, epsilon=epsilon)``, or an
+            instance made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:

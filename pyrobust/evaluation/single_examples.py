@@ -223,7 +223,7 @@ def as_class(label: Any) -> int | None:
 
 
 def check_adversarial_input(x_adv: Any, x: Any) -> Any:
-    """Return an attack's x_adv (a float tensor if x is one); raise if its shape is not x's or a value is not finite."""
+    """Return an attack's x_adv (a float tensor if x is one); raise for a wrong shape or a value that is not finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
     if x_adv is None:
