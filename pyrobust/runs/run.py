@@ -348,10 +348,10 @@ class Run(Tabular):
 
         Returns:
             float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is robust
-            is the last iterate. For a minimum-norm attack, the nearest adversarial example found, at any distance; the
-            image itself where it is misclassified or no adversarial example was found. For a verification, the
-            counterexample at the smallest epsilon that has one, or else the image itself. For a sandwich, the same as
-            for a minimum-norm attack.
+            is the last iterate. For a minimum-norm attack, the entry is the nearest adversarial example found, at any
+            distance, or the image itself if the image is misclassified or no adversarial example was found. For a
+            verification, it is the counterexample at the smallest epsilon that has one, or else the image itself. For a
+            sandwich, it is the same as for a minimum-norm attack.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or lacks an image.

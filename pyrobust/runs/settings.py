@@ -54,8 +54,8 @@ class SweepSettings:
         order: "data", or "random" for an order derived from the seed, so that the images done so far are a random
             sample of the run's images. The run records the order; resuming needs the same one.
         batch_size: rows in a forward pass; for verification and for sandwiches of a base classifier, images in a chunk.
-            Default: the batch size of the resumed run, else of the smoother or attack, or 32 for verification and 64
-            for sandwiches.
+            Default: the batch size of the resumed run; for a new run, that of the smoother or attack, 32 for
+            verification, and 64 for sandwiches of a base classifier.
         model_name: name of the model in the run. Default: its class. A run in a file requires it if the model is a
             callable but not a module, since then only the name identifies the model.
         allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;
@@ -63,8 +63,9 @@ class SweepSettings:
         executor: where chunks are computed: None for this process; devices of this machine, such as ["cuda:0",
             "cuda:1"], or "all", or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. Results are bitwise equal on the
             same kind of hardware.
-        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default: the
-            number of the resumed run, else torch's default or, in a worker, its share of the machine.
+        threads: number of CPU threads of a forward pass. The run records this number, since it may change the rounding.
+            Default: the number recorded in the resumed run, else torch's default or, in a worker, the worker's share of
+            the machine's CPUs.
         timeout: seconds > 0 that a worker may compute without an answer before its chunk is set aside and reported at
             the end of the sweep; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
             usual, and at least a minute, is named in a warning and given to another worker.

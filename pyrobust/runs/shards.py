@@ -59,7 +59,7 @@ class Survey:
     Attributes:
         shards: K of the shards I/K; None for an undivided run.
         parts: all K shards in order, or the undivided run.
-        chunks: numbers, from 1, of the chunks that an undivided run lacks; empty for shards.
+        chunks: numbers (from 1) of the chunks missing from an undivided run; empty for shards.
     """
 
     shards: int | None
@@ -175,8 +175,8 @@ def check_siblings(path: Path) -> None:
     """Raise InputError if a shard's folder holds a shard of another sweep, or the same shard under another name.
 
     The shard's writer calls this before its first image. Only headers are read. A folder may hold the shards of one
-    sweep only, so that no image is computed twice after a mistake in the number of shards, and the folder can be merged
-    as a whole.
+    sweep only: otherwise, a wrong number of shards could cause images to be computed twice, and the folder could not be
+    merged as a whole.
     """
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path, whole=False)

@@ -75,8 +75,8 @@ class RunWriter(LockedFile):
 
         Raises:
             InputError: unknown columns, values that cannot be stored, or images that are not a chunk of this run.
-            StoreError: the file cannot be written, already holds one of these images, or is a run on a grid that
-                another machine computed.
+            StoreError: the file cannot be written, already holds one of these images, or belongs to a run on a grid
+                that was computed on another machine.
         """
         values = _sqlite_columns(self._kind.columns, rows)
         unfinished = None if pending is None else _sqlite_columns(self._kind.pending, pending)

@@ -20,10 +20,10 @@ def is_written(path: Path) -> bool:
     """Whether a process of this or another machine that shares the folder holds SQLite's write lock on a run.
 
     The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so that the companion
-    need not be opened. Locks of other machines are queried from the file system or its network server, but never for a
-    file that this process has open, because closing the companion would release all locks that this process holds on
-    the companion. Without a list of locks, an existing companion counts as a lock, although a killed writer leaves one
-    too.
+    need not be opened. Locks of other machines are queried from the file system or its network server. This query opens
+    and closes the companion file, which would release this process's own locks on the file, so the query is omitted if
+    this process has the file open. Without a list of locks, an existing companion counts as a lock, although a killed
+    writer leaves one too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

@@ -50,9 +50,9 @@ class _Results(Tabular):
     def repeated(self) -> int:
         """Number of examples that share their noise with an earlier example of the call.
 
-        If noise is keyed by values, each such example equals the earlier one and repeats its result: a rate over the
-        call is then based on fewer distinct examples than rows, and the rate's confidence interval ignores the
-        repetition.
+        If noise is keyed by values, each of these examples equals an earlier example and repeats that example's result.
+        A rate over the call then has fewer distinct examples than rows, which the rate's confidence interval does not
+        account for.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -106,8 +106,7 @@ class Certificates(_Results):
         grid: step of the grid, or None.
         delta: bound on the total variation distance of a drawn sample from an exactly rounded Gaussian. It is already
             subtracted from ``p_lower`` and added to ``rival_upper``.
-        keys: [B], uint64; Philox key of each example's noise, the hash of seed and values, if no indices were given;
-            None otherwise.
+        keys: [B], uint64; Philox key of each example's noise, a hash of seed and values; None if indices were given.
     """
 
     radius: _Floats

@@ -17,8 +17,8 @@ class ImageNoise:
     """Coordinates of the noise of B images, as the noise contract defines them.
 
     Attributes:
-        words: for each image, the third word of the counter: its index in the data set or, with keys, the number of the
-            draw.
+        words: for each image, the third word of the counter: the image's index in the data set or, with keys, the
+            number of the draw.
         keys: Philox key of each image in place of the seed; None if the words are indices.
 
     >>> ImageNoise([4, 2]).indices, ImageNoise([0, 0], [7, 9]).indices
@@ -40,7 +40,7 @@ class ImageNoise:
 
 
 def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
-    """Key the noise of images x [B, ...] by their values; with a step, x holds int32 multiples of it.
+    """Key the noise of images x [B, ...] by their values; if ``step`` is given, x holds int32 multiples of this step.
 
     >>> noise = noise_by_values(0, torch.tensor([[0.5, -0.0], [0.5, 0.0]]), None)
     >>> noise.keys is not None and noise.keys[0] == noise.keys[1]

@@ -42,10 +42,10 @@ class SequencePacker:
 
     The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
     of images or on the other active images. All batches are full, except the last batch of a selection and the batches
-    at the end, when the remaining samples do not fill a batch. On a grid the model computes whole batches even at the
-    end; the spare rows hold samples beyond the next look, which are dropped if the image is decided at that look. The
-    batches depend only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed.
-    ``example`` is one image [...] as ``fetch`` returns it.
+    at the end, when the remaining samples do not fill a batch. On a grid, the model runs on whole batches even at the
+    end. The spare rows of these batches hold samples beyond the next look; such samples are dropped if the image is
+    decided at that look. The batches depend only on the images and the batch size, even if sampling is stopped after
+    any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -83,7 +83,7 @@ class SequencePacker:
             images: images that have not been active yet; they are taken as slots become free.
             fetch: returns the pixels [m, ...] of m images.
             report: called after each batch with the number of samples drawn since the last round.
-            active: the active images of the last ``Round`` of a run to resume, in their order.
+            active: if a run is resumed, the active images of the run's last ``Round``, in their order.
 
         Yields:
             A Round after each selection and after each round of samples.

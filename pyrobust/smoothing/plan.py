@@ -34,9 +34,9 @@ class PlannedMethod:
     Attributes:
         name: "fixed" (n_max samples and one Clopper-Pearson bound), "sequential" or "hybrid".
         samples: expected number of samples per image until all radii are decided, including n0.
-        standard_error: standard error of ``samples`` for a run of as many images as the pilot, due to the choice of
-            these images, their sampling and the pilot's sampling; 0.0 for "fixed". A run on the pilot's own images
-            varies less.
+        standard_error: standard error of ``samples`` for a run of as many images as the pilot; 0.0 for "fixed". This
+            error is due to the choice of the run's images, their sampling and the pilot's sampling. A run on the
+            pilot's own images varies less.
         samples_alone: for each radius, expected number of samples per image if only this radius had to be decided.
         certified: for each radius, share of images certified, whether correctly or not.
         undecided: for each radius, share of images neither certified nor given up before n_max.
@@ -133,10 +133,10 @@ class Plan(Tabular):
 def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     """Estimate the probability of the top class from its votes in a pilot run or a log, as input to `plan`.
 
-    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946), and 1/2 for 0 votes: the
-    image abstained, and nothing is known except that no class stood out. With few samples, sampling noise spreads the
-    estimates, so use n of at least a few hundred. A sequential run stops sampling an image when its count is far above
-    or below what the radii need, which moves these estimates slightly outward.
+    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946). The result for 0 votes is
+    1/2: the classifier abstained on the image, and nothing is known except that no class stood out. With few samples,
+    sampling noise spreads the estimates, so use n of at least a few hundred. A sequential run stops sampling an image
+    when its count is far above or below what the radii need, which moves these estimates slightly outward.
 
     Args:
         votes: integers in [0, n], one for each image.
@@ -189,9 +189,9 @@ def plan(
     a fixed n, whose expectation is known exactly. The error probabilities are exact.
 
     "sequential" is ``SequentialRule`` with its default share of alpha, 0.01, for the bound at n_max; "hybrid" reserves
-    a larger share. The recommended method is the cheapest whose share of certified images is, at each radius, at most
-    half a percentage point below that of any other. Run the certification with a seed other than the pilot's: samples
-    used to choose the method cannot also prove its certificates.
+    a larger share. The recommended method is the cheapest method whose share of certified images, at each radius, is at
+    most half a percentage point below every other method's share. Run the certification with a seed other than the
+    pilot's: samples used to choose the method cannot also prove its certificates.
 
     Args:
         p: probability of the top class of each image, in [0, 1], see ``pilot_probabilities``.

@@ -81,11 +81,11 @@ class CertificationRule:
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
       Near saturation this bound certifies more images at n, but earlier looks need log(1/(1 - hybrid)) more evidence. A
-      share of 0.01 costs almost nothing.
+      share of 0.01 costs the sequence almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,
       including samples without a winner (Bonferroni). The certified radius is then the larger of the radius from p_A
-      alone and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019), and a radius is given up when
-      limits at level 0.1 exclude it.
+      alone and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019), and a radius is given up when it
+      is above the largest radius that confidence limits at level 0.1 allow.
 
     Args:
         radii: radii to be decided, at least one.
@@ -159,8 +159,9 @@ class CertificationRule:
     def given_up(self) -> _Ints:
         """Largest number of votes at which a radius is given up, [looks, R], without ``two_class``.
 
-        At the last look, every image that is not certified could count as given up. Instead, the last look gives up at
-        the same share of votes as the previous look, and uncertified images with more votes are reported as undecided.
+        At the last look, every image that is not certified could count as given up. Instead, an image is given up at
+        the last look only if its share of votes is at most the largest share given up at the previous look. Uncertified
+        images with more votes are reported as undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)
@@ -177,7 +178,7 @@ class CertificationRule:
 
         Args:
             top: selected classes, [B].
-            counts: votes, [B, K + 1]; the sum of each row is one of the looks.
+            counts: votes, [B, K + 1]; each row sums to the sample size of a look.
             limits: limits before the look, [B, 4].
         """
         rows = np.arange(len(top))
@@ -191,8 +192,8 @@ class CertificationRule:
 
         Args:
             votes: votes for the selected class, [B].
-            rival: votes for the runner-up, [B]. For a given number of samples all limits increase with the votes, so
-                the runner-up has the largest limits of the other classes.
+            rival: votes for the runner-up, [B]. For a given number of samples, all limits increase with the votes.
+                Among the classes that were not selected, the runner-up therefore has the largest limits.
             drawn: number of samples, [B].
             limits: limits before the look, [B, 4].
         """

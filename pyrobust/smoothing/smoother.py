@@ -64,9 +64,9 @@ class RandomizedSmoothing:
 
     The noise of an example depends only on (seed, image index, sample index) if its index in a data set is given;
     otherwise a 64-bit hash of seed, grid step, shape and values replaces seed and image index. The noise is the same
-    for every batch size, thread count, order of examples and split of a data set into calls; so are the counts if the
-    arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen after seeing
-    counts made with the same seed.
+    for every batch size, thread count, order of examples and split of a data set into calls; the counts are the same,
+    too, if the arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen
+    after seeing counts made with the same seed.
 
     Without indices, an example gets the same noise from ``for x in images: smoother.certify(x)``, from a loop of
     ``certify_batch`` over a loader, and from one call with all images. It follows that
@@ -91,10 +91,10 @@ class RandomizedSmoothing:
         grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); "auto" to detect
             it from the examples of each call, with a warning and no grid if the examples are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
-            certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
-            with deterministic kernels on batches of equal size (the batch size); ``certify`` and ``predict``, which
-            split the samples of one example evenly, may use smaller batches. Without a grid the noise is idealised as
-            real-valued (``guarantee="real"``).
+            certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md). The model then runs
+            with deterministic kernels, and every batch has ``batch_size`` rows. Only ``certify`` and ``predict`` may
+            use smaller batches, because they split the samples of one example evenly. Without a grid the noise is
+            idealised as real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
@@ -245,8 +245,8 @@ class RandomizedSmoothing:
             x: one example, [...] (no batch dimension).
             n: number of samples, at least 1.
             alpha: probability that the prediction is wrong, in (0, 1).
-            index: image index in the noise contract, in [0, 2**32), a different one for each example of a data set.
-                Default: the noise is keyed by seed, shape and values, see the class.
+            index: image index that determines the noise, in [0, 2**32); each example of a data set needs an index of
+                its own. Default: the noise is keyed by seed, shape and values, see the class.
 
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
@@ -273,7 +273,7 @@ class RandomizedSmoothing:
             n: samples that bound the class's probability, at least 1.
             alpha: probability that the certificate is wrong, in (0, 1).
             batch_size: rows per forward pass in this call; default: that of the smoother.
-            index: image index in the noise contract, in [0, 2**32). Default: the noise is keyed by seed, shape and
+            index: image index that determines the noise, in [0, 2**32). Default: the noise is keyed by seed, shape and
                 values, see the class.
 
         Raises:
@@ -313,7 +313,7 @@ class RandomizedSmoothing:
             n0: samples that select the class, at least 1.
             n: fresh samples that bound the class's probability, at least 1.
             alpha: probability that a certificate is wrong, in (0, 1).
-            indices: image index of each example in the noise contract, in [0, 2**32). Default: the noise is keyed by
+            indices: image index that determines each example's noise, in [0, 2**32). Default: the noise is keyed by
                 seed, shape and values, see the class.
             radii: radii of interest, at least 0, for ``Certificates.certified``; at least one for "sequential".
             method: "fixed": n samples for every example; "sequential": samples until every radius is decided, at most n
@@ -329,8 +329,8 @@ class RandomizedSmoothing:
             The certificates.
 
         Raises:
-            InputError: x is not finite, not on the grid or has no batch dimension, a number is out of range, indices
-                has another length, or num_classes differs from the number of logits.
+            InputError: x is not finite or not on the grid, or has no batch dimension; a number is out of range; indices
+                has another length; or num_classes differs from the number of logits.
             InputTypeError: the images are integers, or a count is not an integer.
             ModelError: the model does not return logits or, with a grid, needs kernels that are not deterministic or
                 does not fit in memory at the batch size.
@@ -385,7 +385,7 @@ class RandomizedSmoothing:
             x: [B, ...], float, finite; see ``certify_batch``.
             n: samples per example, at least 1.
             alpha: probability that a prediction is wrong, in (0, 1).
-            indices: image index of each example in the noise contract; default: keyed by values.
+            indices: image index that determines each example's noise; default: the noise is keyed by values.
             progress: True for a progress bar on the terminal, or a function of (samples done, total samples).
 
         Returns:
@@ -435,7 +435,7 @@ class RandomizedSmoothing:
             n: samples per example, at least 1.
             stage: stage of the noise contract, see ``pyrobust.ops.sample_noise``; certificates use "select" and
                 "estimate".
-            indices: image index of each example in the noise contract; default: keyed by values.
+            indices: image index that determines each example's noise; default: the noise is keyed by values.
 
         Returns:
             [B, K + 1], int64; every row sums to n, and column K counts the samples without a winner.
@@ -454,7 +454,7 @@ class RandomizedSmoothing:
 
         Args:
             x: [B, ...], float, finite; see ``certify_batch``.
-            indices: image index of each example in the noise contract; default: keyed by values.
+            indices: image index that determines each example's noise; default: the noise is keyed by values.
 
         Returns:
             The examples in the dtype of the noise, or int32 multiples of the grid step, and the examples' noise.

@@ -2,8 +2,8 @@
 
 Library routines for the incomplete beta function are approximations; at large n or tiny alpha they can be wrong in the
 first digit. Here these routines only supply a first guess. Every returned bound is proved: its binomial tail is bounded
-on the safe side in exact integers and 50-digit decimals, and a guess that fails is corrected by Newton's method until a
-guess passes. If no guess passes, the trivial bound (0 or 1) is returned.
+on the safe side in exact integers and 50-digit decimals. If this proof fails for a guess, Newton's method gives the
+next guess. If no guess passes, the trivial bound (0 or 1) is returned.
 
 The tail is summed from its largest term. For X ~ Bin(n, p) with probability mass function b,
 
@@ -146,8 +146,8 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
         alpha: allowed failure probability, in (0, 1).
 
     Returns:
-        Float64 array of the broadcast shape, or a float if all arguments are scalars. Never above the exact bound, and
-        below it by at most 4 MARGIN * min(p, 1 - p) plus 8 units in the last place.
+        Float64 array of the broadcast shape, or a float if all arguments are scalars. The result is never above the
+        exact bound p, and at most 4 MARGIN * min(p, 1 - p) plus 8 units in the last place below p.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -177,8 +177,8 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
         alpha: allowed failure probability, in (0, 1).
 
     Returns:
-        Float64 array of the broadcast shape, or a float if all arguments are scalars. Never below the exact bound nor
-        above 1, and as close to the exact bound as clopper_pearson_lower.
+        Float64 array of the broadcast shape, or a float if all arguments are scalars. The result is never below the
+        exact bound nor above 1, and as close to the exact bound as clopper_pearson_lower's result.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -228,8 +228,8 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative = "two-sided") -> float | FloatArray:
     """P-value of the exact test of p = 1/2, given k successes in n trials (the sign test, Arbuthnot, 1710).
 
-    Against p > 1/2 ("greater") it is P(Bin(n, 1/2) >= k), against p < 1/2 ("less") it is P(Bin(n, 1/2) <= k), and
-    against both it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
+    Against p > 1/2 ("greater"), the p-value is P(Bin(n, 1/2) >= k); against p < 1/2 ("less"), it is P(Bin(n, 1/2) <=
+    k); "two-sided", it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n.

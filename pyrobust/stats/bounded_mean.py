@@ -10,8 +10,8 @@ The clusters are independent, so the expectation of the product is the product o
 inequality of arithmetic and geometric means, this product is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, which
 is at most 1 if t >= u. The clusters need not have the same distribution, and their order does not matter. The bound
 also holds for a mixture of bets with weights fixed in advance, so by Markov's inequality the mixture's wealth reaches
-1/alpha with probability at most alpha (the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded
-random variables by betting", 2024, with constant bets). f_i increases in u.
+1/alpha with probability at most alpha. This wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating means
+of bounded random variables by betting" (2024), with constant bets. Each f_i increases in u.
 
 By the same argument with g = 1, the probability that all numbers are zero is at most p0(u) = prod (1 - u) / (1 - u +
 w_i u). For clusters of equal size this is (1 - u)^n, the probability for independent numbers in {0, 1}. If all numbers

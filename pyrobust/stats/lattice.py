@@ -2,8 +2,8 @@
 
 The distribution of the number of successes is propagated from look to look, and the decided probability mass is removed
 at each look. No probability is subtracted from another: every value is a sum of products of positive doubles, so
-relative errors only add up, at most a few units of rounding per sample. Mass in the far tails is dropped, and its
-amount is recorded.
+relative errors only add up. They grow by at most a few units of rounding per sample. Mass in the far tails is dropped,
+and its amount is recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LatticeOutcome:
     Attributes:
         certified: probability that the image is certified.
         given_up: probability that the image is given up.
-        undecided: probability that neither has happened by the last look.
+        undecided: probability that the image is neither certified nor given up by the last look.
         samples: expected number of samples.
         dropped: probability mass dropped in the tails.
         rounding: bound on the relative rounding error of the probabilities and of ``samples``.

@@ -40,14 +40,15 @@ def population_sequence(
     the bounds and stop at any time.
 
     Args:
-        successes: A, integers in [0, n]; any shape that broadcasts with the others.
+        successes: A, integers in [0, n]; any shape that broadcasts with the other arguments.
         trials: n, the number of members seen, integers in [1, N].
         population: N, the size of the population, integers in [1, 10**9].
         alpha: allowed failure probability, in (0, 1).
 
     Returns:
         (lower, upper), int64 arrays of the broadcast shape, zero-dimensional for scalars: the least and the greatest
-        number of successes in the population, in [A, N - n + A]. Never narrower than the exact bounds.
+        number of successes in the population, both in [A, N - n + A]. The bounds are never narrower than the exact
+        bounds.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.

@@ -19,9 +19,9 @@ from pyrobust.stats.stopping import futility_counts
 def looks(n_max: int) -> tuple[int, ...]:
     """Sample sizes at which an image is judged: a fixed schedule, so that no decision depends on the batch size.
 
-    Each sample size is about 1/16, and at least 16 samples, larger than the previous one; the last is n_max. A
-    confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision is
-    delayed at most until the next look.
+    The step from one sample size to the next is about 1/16 of the size, but at least 16 samples; the last sample size
+    is n_max. A confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision
+    is delayed at most until the next look.
 
     Args:
         n_max: last sample size, in [1, 10**9].
@@ -64,11 +64,11 @@ class SequentialRule:
 
     Attributes:
         n_max: sample size at which sampling ends.
-        alpha: probability of a false certificate for one image, over all p0 together.
+        alpha: probability that an image is falsely certified for at least one p0.
         hybrid: share of alpha in [0, 1) for the bound at n_max; 0 leaves all of it to the sequence. A share of 0.01
             costs the sequence almost nothing and gives a better bound at n_max than the sequence's own.
-        price: cost of n_max samples, in certificates: at 0.5, n_max samples are worth drawing for an even chance of one
-            certificate. The price is lowered if the sequence has only a part of alpha.
+        price: cost of n_max samples, if the value of a certificate is 1: at 0.5, n_max samples are worth drawing if
+            they give a certificate with probability 1/2. The price is lowered if the sequence has only a part of alpha.
 
     Raises:
         InputError: n_max, alpha, hybrid or price is out of range.

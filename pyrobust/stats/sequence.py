@@ -16,8 +16,9 @@ where h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
 and every rounding error is small relative to its own term, because p enters only through d. Newton's method finds d.
-The returned limit is valid in spite of rounding: N D is at least ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N),
-even after N D is lowered and the sum is raised by _ROUNDING times the size of their terms.
+Let S be ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N). The returned limit is valid in spite of rounding: N D is at
+least S, even after N D is lowered by _ROUNDING times the size of its terms, and S is raised by _ROUNDING times the size
+of its terms.
 """
 
 from __future__ import annotations
@@ -144,8 +145,9 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
         alpha: allowed failure probability, in (0, 1).
 
     Returns:
-        Float64 array of the broadcast shape, zero-dimensional for scalars. Never above the exact limit p, and below it
-        by at most 2**-35 min(p, 1 - p) + 2**-49 p; for alpha >= 1e-7 by at most 2**-40 min(p, 1 - p) + 2**-49 p.
+        Float64 array of the broadcast shape, zero-dimensional for scalars. The result is never above the exact limit p.
+        It is below p by at most 2**-35 min(p, 1 - p) + 2**-49 p; for alpha >= 1e-7, it is below p by at most 2**-40
+        min(p, 1 - p) + 2**-49 p.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -177,8 +179,8 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
         alpha: allowed failure probability, in (0, 1).
 
     Returns:
-        Float64 array of the broadcast shape, zero-dimensional for scalars. Never below the exact limit nor above 1, and
-        as close to the exact limit as sequence_lower.
+        Float64 array of the broadcast shape, zero-dimensional for scalars. The result is never below the exact limit
+        nor above 1, and as close to the exact limit as sequence_lower's result.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.

@@ -2,9 +2,9 @@
 
 This is optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for the choice between
 a known and an unknown coin). A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The value
-of an undecided count is the expectation of the value at the next look, less the price of the samples until then; the
-image is given up if this is not positive. Nothing here is rounded outward, because giving up certifies nothing. In very
-rare cases, a count may differ by one between processors.
+of an undecided count is the expected value at the next look minus the price of the samples until then. If this
+difference is not positive, the image is given up. Nothing here is rounded outward, because giving up certifies nothing.
+In very rare cases, a count may differ by one between processors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 
 
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
-    """Largest count at which each look gives the image up, int64: below the look's sample size, or -1 if there is none.
+    """Largest count at which the image is given up at each look, int64; below the look's sample size, or -1 if none.
 
     ``certified`` holds the smallest certifying count of each look, ``target`` is the smallest frequency that certifies
     at the last look, in (0, 1], and ``price`` is the price of one sample, in certificates.
