@@ -92,7 +92,7 @@ class RandomizedSmoothing:
             it from the examples of each call, with a warning and no grid if the examples are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md). The model then runs
-            with deterministic kernels, and every batch has ``batch_size`` rows. Only ``certify`` and ``predict`` may
+            with deterministic kernels on batches of equal size (the batch size). Only ``certify`` and ``predict`` may
             use smaller batches, because they split the samples of one example evenly. Without a grid the noise is
             idealised as real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
@@ -245,8 +245,8 @@ class RandomizedSmoothing:
             x: one example, [...] (no batch dimension).
             n: number of samples, at least 1.
             alpha: probability that the prediction is wrong, in (0, 1).
-            index: image index that determines the noise, in [0, 2**32); each example of a data set needs an index of
-                its own. Default: the noise is keyed by seed, shape and values, see the class.
+            index: image index from which the noise is derived, in [0, 2**32); each example of a data set needs an index
+                of its own. Default: the noise is keyed by seed, shape and values, see the class.
 
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
@@ -273,8 +273,8 @@ class RandomizedSmoothing:
             n: samples that bound the class's probability, at least 1.
             alpha: probability that the certificate is wrong, in (0, 1).
             batch_size: rows per forward pass in this call; default: that of the smoother.
-            index: image index that determines the noise, in [0, 2**32). Default: the noise is keyed by seed, shape and
-                values, see the class.
+            index: image index from which the noise is derived, in [0, 2**32). Default: the noise is keyed by seed,
+                shape and values, see the class.
 
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
@@ -313,8 +313,8 @@ class RandomizedSmoothing:
             n0: samples that select the class, at least 1.
             n: fresh samples that bound the class's probability, at least 1.
             alpha: probability that a certificate is wrong, in (0, 1).
-            indices: image index that determines each example's noise, in [0, 2**32). Default: the noise is keyed by
-                seed, shape and values, see the class.
+            indices: image index from which each example's noise is derived, in [0, 2**32). Default: the noise is keyed
+                by seed, shape and values, see the class.
             radii: radii of interest, at least 0, for ``Certificates.certified``; at least one for "sequential".
             method: "fixed": n samples for every example; "sequential": samples until every radius is decided, at most n
                 (``pyrobust.smoothing.sequential.CertificationRule``).
@@ -385,7 +385,7 @@ class RandomizedSmoothing:
             x: [B, ...], float, finite; see ``certify_batch``.
             n: samples per example, at least 1.
             alpha: probability that a prediction is wrong, in (0, 1).
-            indices: image index that determines each example's noise; default: the noise is keyed by values.
+            indices: image index from which each example's noise is derived; default: the noise is keyed by values.
             progress: True for a progress bar on the terminal, or a function of (samples done, total samples).
 
         Returns:
@@ -435,7 +435,7 @@ class RandomizedSmoothing:
             n: samples per example, at least 1.
             stage: stage of the noise contract, see ``pyrobust.ops.sample_noise``; certificates use "select" and
                 "estimate".
-            indices: image index that determines each example's noise; default: the noise is keyed by values.
+            indices: image index from which each example's noise is derived; default: the noise is keyed by values.
 
         Returns:
             [B, K + 1], int64; every row sums to n, and column K counts the samples without a winner.
@@ -454,7 +454,7 @@ class RandomizedSmoothing:
 
         Args:
             x: [B, ...], float, finite; see ``certify_batch``.
-            indices: image index that determines each example's noise; default: the noise is keyed by values.
+            indices: image index from which each example's noise is derived; default: the noise is keyed by values.
 
         Returns:
             The examples in the dtype of the noise, or int32 multiples of the grid step, and the examples' noise.

@@ -229,7 +229,7 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
     """P-value of the exact test of p = 1/2, given k successes in n trials (the sign test, Arbuthnot, 1710).
 
     Against p > 1/2 ("greater"), the p-value is P(Bin(n, 1/2) >= k); against p < 1/2 ("less"), it is P(Bin(n, 1/2) <=
-    k); "two-sided", it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
+    k); for "two-sided", it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n.

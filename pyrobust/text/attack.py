@@ -34,10 +34,11 @@ class WordAttack(ABC):
             runs without gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
         constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. These functions
-            define the substitution sets, so a certificate of the same sets needs the same constraints.
+            define the substitution sets, so a certificate for these sets must use the same constraints.
         text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. These
             functions restrict only the attack.
-        max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
+        max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
+            rounded down.
         max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
         batch_size: largest number of texts in one call of the model.
 

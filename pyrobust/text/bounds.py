@@ -81,12 +81,12 @@ def certify_words(
 ) -> WordBounds:
     r"""Bound a text classifier's margins over all word substitutions at once.
 
-    The texts are the product :math:`S_1 \times \dots \times S_L` of the words allowed at each position, as in Jia et
-    al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified robustness to
-    symbol substitutions via interval bound propagation" (both 2019). These texts are exponentially many, and all are
-    bounded in one pass. Both papers propagate the interval of each coordinate over the words; here, where the network
-    is still linear and (with "crown" and "crown-ibp") also at the output, a linear bound A·x + b is minimized over the
-    words themselves:
+    The texts are the product :math:`S_1 \times \dots \times S_L` of the sets of words allowed at each position, as in
+    Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified
+    robustness to symbol substitutions via interval bound propagation" (both 2019). These texts are exponentially many,
+    and all are bounded in one pass. Both papers propagate the interval of each coordinate over the words. Here, the
+    words themselves are used where the network is still linear and (with "crown" and "crown-ibp") also at the output:
+    there, a linear bound A·x + b is minimized over the words,
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
@@ -99,8 +99,8 @@ def certify_words(
         y: labels, [N].
         max_substitutions: most words that are replaced at once, at least 0; None for no limit.
         method: "ibp", "crown-ibp" or "crown" (see ``BoundedModel``), or "cascade" for these in turn, each on the texts
-            that are still undecided; each margin keeps its best bound. Default: "crown", which costs little more than
-            "ibp" here, where both minimize the first layer over the words.
+            that are still undecided; each margin keeps its best bound. Default: "crown". Here, both "crown" and "ibp"
+            minimize the first layer over the words, and "crown" costs little more than "ibp".
         sound: this and the next two arguments are as for ``BoundOptions``.
         semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
@@ -159,8 +159,8 @@ def certified_substitutions(
         memory_limit: largest number of bytes that the bounds may use.
 
     Returns:
-        int64 [N]: at most the number of positions that have a substitute; this maximum means that all substitutions are
-        certified; -1 where the text itself is not proved to have its class.
+        int64 [N]: largest proved number of replaced words; -1 where the text itself is not proved to have its class. If
+        all substitutions are certified, this is the number of positions that have a substitute.
 
     Raises:
         InputError, InputTypeError, ModelError: as for ``certify_words``.

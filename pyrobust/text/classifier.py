@@ -96,8 +96,8 @@ class WordClassifier:
             substitutions: the words at each position, the original first, as from ``word_substitutions``.
 
         Raises:
-            InputError: a position without words, or an entry that ``split_words`` does not read as one word, which
-                would shift the positions that the classifier sees.
+            InputError: a position without words, or an entry that ``split_words`` does not read as exactly one word;
+                such an entry would shift the positions that the classifier sees.
             InputTypeError: words that are not strings.
 
         >>> parts = nn.Embedding(4, 2), nn.Flatten()
@@ -176,7 +176,7 @@ class WordClassifier:
 
 
 def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Indices of texts of one length as a tensor, [N, K, L], the first index repeated as padding.
+    """Tensor [N, K, L] of the indices of texts of equal length; short lists are padded with their first index.
 
     Args:
         texts: for each text, the indices at each position; see ``WordClassifier.indices``.

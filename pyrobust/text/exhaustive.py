@@ -26,7 +26,8 @@ class ExhaustiveSubstitution(WordAttack):
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
         constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool.
         text_constraints: functions (original, candidate) -> bool on whole texts.
-        max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
+        max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
+            rounded down.
         most_texts: largest number of combinations of a text; a text with more is refused.
         lowest_margin: return the combination with the lowest margin of all, not the first success.
         batch_size: largest number of texts in one call of the model.

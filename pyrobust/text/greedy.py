@@ -34,10 +34,10 @@ class WordSubstitution(WordAttack):
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. The model
             runs without gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They define the
-            substitution sets, so a certificate of the same sets needs the same constraints.
-        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They restrict
-            only the attack.
+        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. These functions
+            define the substitution sets, so a certificate for these sets must use the same constraints.
+        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. These
+            functions restrict only the attack.
         similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of the texts that
             succeed, the most similar one is returned.
         ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its
@@ -47,10 +47,11 @@ class WordSubstitution(WordAttack):
         mask: replaces a word in the ranking "mask".
         beam_width: number of texts with the lowest margins that are kept from word to word.
         passes: visit all words this many times, or until a pass changes nothing.
-        max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
+        max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
+            rounded down.
         max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
-        at_once: number of a word's substitutes in one request. Requests for different texts share batches in any case;
-            a larger ``at_once`` enlarges the batches if few texts are attacked, but spends queries beyond the first
+        at_once: number of a word's substitutes in one request. Requests for different texts always share batches. If
+            few texts are attacked, a larger ``at_once`` enlarges the batches, but it spends queries beyond the first
             success.
         batch_size: largest number of texts in one call of the model.
 

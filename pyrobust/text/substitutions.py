@@ -27,8 +27,8 @@ class SplitText:
 
     Attributes:
         words: the words, as they stand in the text.
-        gaps: the text before the first word, between neighbouring words and after the last word; one gap more than
-            words.
+        gaps: the text before the first word, between neighbouring words and after the last word; there is one more gap
+            than there are words.
 
     >>> split = SplitText(("a", "b"), ("", "-> ", "!"))
     >>> split.join(), split.join(["a", "c"])
@@ -104,8 +104,8 @@ def word_substitutions(
 
     Raises:
         InputTypeError: a word or a substitute that is not a string, or another argument of the wrong type.
-        InputError: a substitute that is not exactly one word by ``split_words``; leaving it out would make the sets
-            smaller than in the source.
+        InputError: a substitute that is not exactly one word by ``split_words``; leaving such a substitute out would
+            make the sets smaller than those of the source.
 
     >>> word_substitutions(["A", "Good", "film"], {"good": ["great", "fine", "great"], "film": ["movie", "film"]})
     (('A',), ('Good', 'Great', 'Fine'), ('film', 'movie'))

@@ -15,11 +15,11 @@ class ThreatAnswer:
     """A model's answer to one attempt.
 
     Attributes:
-        id: identifier of the attempt, as in its verdicts.
+        id: identifier of the attempt, the same as in the attempt's verdicts.
         prompt: what was sent.
         attempt: number of the attempt.
         model: name of the model.
-        text: the answer; None if none came.
+        text: the answer; None if no answer came.
         submitted: whether the model was asked.
         cost: tokens spent; None if not counted.
     """

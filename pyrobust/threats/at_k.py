@@ -24,11 +24,12 @@ def success_at_k(
 ) -> ThreatRates:
     """Probability that at least one of k attempts at a prompt succeeds, as a mean over prompts.
 
-    If c of n attempts at a prompt succeeded, ``1 - C(n - c, k) / C(n, k)`` is the share of subsets of k attempts that
-    have a success, the unbiased estimate of Chen et al., "Evaluating large language models trained on code" (2021).
-    This estimate requires exchangeable attempts whose number was fixed in advance. If the attempts at a prompt stopped
-    at the first success, their number depends on the outcome. The prompt's value is then 1 if one of its first k
-    attempts succeeded, else 0; stopping does not change this value. The interval is as in ``threat_success_rate``.
+    If c of n attempts at a prompt succeeded, ``1 - C(n - c, k) / C(n, k)`` is the share of subsets of k attempts in
+    which at least one attempt succeeded. This share is the unbiased estimate of Chen et al., "Evaluating large language
+    models trained on code" (2021). The estimate requires exchangeable attempts whose number was fixed in advance. If
+    the attempts at a prompt stopped at the first success, their number depends on the outcome. The prompt's value is
+    then 1 if one of its first k attempts succeeded, else 0; stopping does not change this value. The interval is as in
+    ``threat_success_rate``.
 
     Args:
         verdicts: as in ``threat_success_rate``, with at least k attempts at each prompt; a prompt whose last attempt

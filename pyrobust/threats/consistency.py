@@ -71,8 +71,9 @@ def answer_change_rate(
 ) -> AnswerRate:
     """How often a model's answer changes when its question is paraphrased.
 
-    With answers aᵢ₀ to question i and aᵢ₁, …, aᵢₘ to its paraphrases: ``(1/N)·Σᵢ (1/mᵢ)·Σⱼ 1[aᵢⱼ ≠ aᵢ₀]`` per pair, and
-    ``(1/N)·Σᵢ 1[aᵢⱼ ≠ aᵢ₀ for some j]`` per question, which grows with the number of paraphrases.
+    With answers aᵢ₀ to question i and aᵢ₁, …, aᵢₘ to its paraphrases, the rate is ``(1/N)·Σᵢ (1/mᵢ)·Σⱼ 1[aᵢⱼ ≠ aᵢ₀]``
+    per pair, and ``(1/N)·Σᵢ 1[aᵢⱼ ≠ aᵢ₀ for some j]`` per question. The rate per question grows with the number of
+    paraphrases.
 
     Args:
         groups: for each question, the answers to it (first) and to its paraphrases, at least two in all; or a mapping

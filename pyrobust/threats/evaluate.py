@@ -34,8 +34,8 @@ def evaluate_threat(
     inspect-ai through ``threat_task``.
 
     Args:
-        model: a function from a prompt, or the messages of a chat, to the answer; called with ``attempt=`` if it has an
-            argument of that name. An exception counts as a missing verdict.
+        model: a function from a prompt, or the messages of a chat, to the answer; the function is called with
+            ``attempt=`` if it has an argument of that name. An exception counts as a missing verdict.
         prompts: the prompts, or a ``Threat``, which has a number of attempts.
         judge: a rule's name or a function (``rule_judge``), or a ``ModelJudge``.
         name: name of the model; by default the function's name, with a hash of its code.
@@ -93,8 +93,8 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
         judge: as in ``evaluate_threat``.
 
     Returns:
-        ThreatVerdicts of the log and of this judge together; ``verdicts.where(judge=...)``, or ``judge=`` when rates
-        are computed, selects one judge.
+        ThreatVerdicts of the log and of this judge together. To select one judge, use ``verdicts.where(judge=...)``, or
+        pass ``judge=`` when computing rates.
 
     Raises:
         FileFormatError: the file is missing, damaged or of a format without answers.

@@ -29,8 +29,8 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
 
     Args:
         verdicts: the table to write.
-        path: the file. A file that this function wrote as JSON Lines may be overwritten, any other file only with
-            ``replace``.
+        path: the file. A file that this function wrote as JSON Lines may be overwritten; any other existing file is
+            overwritten only with ``replace``.
         replace: whether to overwrite any file.
 
     Raises:

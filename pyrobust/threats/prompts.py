@@ -69,8 +69,8 @@ class Threat:
     Attributes:
         prompts: given as strings, chats (lists of messages with "role" and "content", the last one from the user),
             mappings with the fields of ``ThreatPrompt``, or ``ThreatPrompt`` objects. Prompts without an id are
-            numbered; fields of another name are kept in ``extra``.
-        attempts: attempts at each prompt.
+            numbered; fields with other names are kept in ``extra``.
+        attempts: number of attempts at each prompt.
         source: the file that the prompts were read from, or a name.
 
     Raises:
@@ -107,7 +107,7 @@ class Threat:
 
         Args:
             path: the file.
-            attempts: attempts at each prompt.
+            attempts: number of attempts at each prompt.
             threat: kind of threat for prompts that do not name one.
 
         Raises:

@@ -101,7 +101,7 @@ class ThreatVerdicts(Tabular):
     """A table of verdicts; iterate over its rows, or take a ``column``.
 
     Attributes:
-        rows: the verdicts; each judge has at most one on each ``id``.
+        rows: the verdicts; each judge has at most one verdict for each ``id``.
         source: the file that they were read from, or empty.
 
     >>> verdicts = ThreatVerdicts((ThreatVerdict("0", success=True), ThreatVerdict("1", status="unsubmitted")))

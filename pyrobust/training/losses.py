@@ -72,8 +72,8 @@ def crown_ibp_loss(
 
     CROWN-IBP uses interval bounds for the hidden layers and a linear backward pass from the margins to the input (Zhang
     et al., "Towards stable and efficient training of verifiably robust neural networks", 2020). In that paper, beta
-    falls from 1 to 0 while epsilon grows: training starts with the tight bounds and ends with IBP bounds, which the
-    network learns to make tight.
+    falls from 1 to 0 while epsilon grows: training starts with the tight bounds and ends with IBP bounds, which become
+    tight as the network learns.
 
     Args:
         bounds: differentiable bounds of the network, see ``ibp_loss``.
@@ -118,9 +118,9 @@ def choices_ibp_loss(
 ) -> Tensor:
     """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
 
-    The worst-case logits are those in the product of one box for each part of the input: the box around the part's
-    points, shrunk towards the first point. This box has the corners p₁ + scale·(min p − p₁) and
-    p₁ + scale·(max p − p₁), as in the training of Jia et al., "Certified robustness to adversarial word substitutions"
+    The worst-case logits are taken over a product of boxes, one for each part of the input. A part's box is the box
+    around the part's points, shrunk towards the first point. This box has the corners p₁ + scale·(min p − p₁) and p₁ +
+    scale·(max p − p₁), as in the training of Jia et al., "Certified robustness to adversarial word substitutions"
     (2019). During training, scale usually grows from 0 to 1 while kappa falls from 1 (see ``ramp``). The loss is also
     differentiable with respect to the points, so that word vectors can be trained with the network.
 

@@ -21,8 +21,9 @@ class RayCluster:
     """A Ray cluster, as an executor of sweeps.
 
     Args:
-        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or else for a new cluster on
-            this machine; "ray://HOST" or "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
+        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or, if this variable is not set,
+            for a new cluster on this machine; "ray://HOST" or "ray://HOST:PORT" for a cluster's client server, by
+            default at port 10001.
         device: "cpu" or "cuda". Default: the device of the resumed run, else "cuda" if the cluster has GPUs.
         workers: largest number of workers. Default: as many as fit.
 

@@ -39,8 +39,9 @@ class RayActors(Fleet):
 
     Args:
         factory: makes the object of a worker.
-        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or else for a new cluster on
-            this machine; or "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
+        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or, if this variable is not set,
+            for a new cluster on this machine; or "ray://HOST:PORT" for a cluster's client server, by default at port
+            10001.
         device: "cpu" or "cuda". Default: "cuda" if the cluster has GPUs.
         threads: CPUs of an actor. Default: one; for a GPU actor, the cluster's CPUs divided by its GPUs.
         max_actors: largest number of actors. Default: as many as fit.

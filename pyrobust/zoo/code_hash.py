@@ -27,11 +27,11 @@ def code_hash(model: Any) -> str:
     """SHA-256 of the code that a model runs, in hex; "" if none of it can be found in source files.
 
     The hash covers the definitions of the classes of all submodules, and of the submodules' functions and hooks. It
-    also covers the functions, classes and constants that these definitions name, including those imported from other
-    files, with the conditions, loops and calls at the top level of a file that bind or change them. Comments,
-    docstrings and layout are ignored, as are definitions that no covered code names. Code of torch, numpy, other
-    installed packages and the standard library is not covered, except in files that define a class of the model. The
-    hash does not cover names computed while the model runs.
+    also covers the functions, classes and constants that these definitions name, including functions, classes and
+    constants imported from other files. Conditions, loops and calls at the top level of a file are covered if they bind
+    or change one of these objects. Comments, docstrings and layout are ignored, as are definitions that no covered code
+    names. Code of torch, numpy, other installed packages and the standard library is not covered, except in files that
+    define a class of the model. The hash does not cover names computed while the model runs.
 
     Args:
         model: module or callable.

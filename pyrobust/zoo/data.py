@@ -34,8 +34,8 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
               arguments. The callable returns a `LabelledImages`, a pair (x, y) or an iterable of pairs; each pair of an
               iterable is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats are used
               unchanged in any range; uint8 is divided by 255.
-        most: for a user's iterable without a length, such as an endless generator, the number of images, at least 1,
-            after which reading stops; all other data are read completely. Default: all.
+        most: number of images, at least 1, after which reading stops if the data are a user's iterable without a
+            length, such as an endless generator; all other data are read completely. Default: all.
 
     Returns:
         The images and labels: an `ImageSet`, or a `LazyImages` for files that are read as needed.

@@ -107,8 +107,8 @@ def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -
     """Write several files, given as contents by name, atomically: if one cannot be written, none is.
 
     All files are written under temporary names before the first is renamed. (A kill between two renames leaves some old
-    and some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or its name is that
-    of a folder; existing files then stay unchanged.
+    and some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or if a folder has
+    the file's name; existing files then stay unchanged.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})

@@ -23,11 +23,11 @@ _MAX_PIXELS = 1 << 24
 def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
     """Load images from one subfolder per class. Needs Pillow (the extra ``data``).
 
-    The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order are the images:
-    with 8 bits, all of the same size, all grey or all RGB. Names that start with a dot are skipped. The set is named
-    after the path unless ``name`` is given. Names are sorted as text, as in torchvision: 10 before 2. A warning is
-    logged if folder names are numbers other than their class numbers. Returns x [N, 1 or 3, H, W] with values
-    level/255, and y [N].
+    The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order are the images.
+    The images must have 8 bits and one size, and be all grey or all RGB. Names that start with a dot are skipped. The
+    set is named after the path unless ``name`` is given. Names are sorted as text, as in torchvision: 10 before 2. A
+    warning is logged if folder names are numbers other than their class numbers. Returns x [N, 1 or 3, H, W] with
+    values level/255, and y [N].
 
     Raises MissingExtraError without Pillow. Raises FileFormatError if the folder is missing or cannot be read; if a
     class has no image, has other files or folders, or has two images whose names differ only in the suffix; or if an

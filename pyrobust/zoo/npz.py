@@ -28,12 +28,12 @@ def load_npz(
     label: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> ImageSet:
-    """Load images and labels from an npz file: from its arrays x (or X) and y (or Y), or arrays of other names.
+    """Load images and labels from the arrays x (or X) and y (or Y) of an npz file, or from arrays of other names.
 
-    The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
-    255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. Float64 is rounded to
-    float32. If rounding changes a value, attacks warn, and certification refuses the value; only certification on a
-    grid accepts it, if the value is on a grid.
+    The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], uint8
+    (divided by 255) or float in [0, 1], or tabular inputs [N, D], float of any range. y [N] holds integers from 0 on.
+    Float64 is rounded to float32. If rounding changes a value, attacks warn, and certification refuses the data.
+    Certification on a grid accepts the data if the changed values are on a grid.
 
     Args:
         path: the file.
@@ -46,8 +46,8 @@ def load_npz(
         The images and labels.
 
     Raises:
-        FileFormatError: the file is missing, damaged or has other contents; the message names the file and the array
-            and, if this array is missing, the arrays that the file has.
+        FileFormatError: the file is missing or damaged, or its contents have another form; the message names the file
+            and the array and, if this array is missing, the arrays that the file has.
         InputError: classes are not distinct names, or a label is not among them.
 
     >>> import os, tempfile

@@ -1,4 +1,4 @@
-"""Saving images whose values are bytes divided by 255, as PNG files or an npz file; loading gives the same bits."""
+"""Saving images as PNG files or an npz file; pixel values are bytes divided by 255, and loading gives the same bits."""
 
 from __future__ import annotations
 

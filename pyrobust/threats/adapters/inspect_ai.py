@@ -76,7 +76,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
     Args:
         judge: as ``evaluate_threat`` takes it. If the judge calls a model of inspect-ai, and the last try of the call
             fails, the sample fails.
-        name: name of the scorer, and so of the judge in the log; by default the judge's name, with "-" for "/".
+        name: name of the scorer, under which the log records the judge; by default the judge's name, with "-" for "/".
         confidence: confidence level of the interval.
 
     Returns:

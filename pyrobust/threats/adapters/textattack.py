@@ -23,13 +23,12 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
     """A text classifier as a ``textattack.models.wrappers.ModelWrapper``, for TextAttack's recipes and goal functions.
 
     Args:
-        classifier: a callable from N strings to logits [N, K], a tensor or an array, as the word attacks of
-            ``pyrobust.text`` take it.
+        classifier: a callable from N strings to logits [N, K], a tensor or an array, as for the word attacks of
+            ``pyrobust.text``.
 
     Returns:
         A model wrapper. The wrapper raises ModelError where the classifier returns another shape, NaN or infinities,
-        which
-        TextAttack would take for a prediction.
+        which TextAttack would take for a prediction.
 
     Raises:
         InputTypeError: not callable.

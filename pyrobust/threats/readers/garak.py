@@ -20,8 +20,8 @@ from pyrobust.threats.verdicts import ThreatVerdict
 def read_report(path: Path, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
     """All attempts of a report; an attempt whose detectors have not run has no verdict.
 
-    The behaviour is the field of the attempt that ``behaviour`` names. By default, it is the probe with the prompt's
-    number in the probe; rewritten forms of the prompt share this number.
+    The behaviour is the field of the attempt that ``behaviour`` names. By default, the behaviour is the probe together
+    with the number of the prompt within the probe; rewritten forms of the prompt share this number.
     """
     model, rows = "", []
     completed: set[str] = set()

@@ -80,7 +80,7 @@ class ThreatRun:
         path: the file.
         header: model, parameters, hash of the prompts, and software versions.
         threat: the prompts.
-        judges: names of the judges, the run's own first.
+        judges: names of the judges, beginning with the run's own judge.
         ledger: the calls.
         rows: for each judge, the existing verdicts by item (an attempt at a prompt).
     """

@@ -172,7 +172,7 @@ def block_hash(x: Tensor, y: Tensor) -> str:
 
 
 def cache_path(source: ImageSource) -> Path | None:
-    """Path of a source's stored manifest, which depends on its files' sizes and times; None if it is not stored."""
+    """Path of a source's manifest, derived from its files' sizes and times; None if the manifest is not stored."""
     if not source.files:
         return None
     stats = [(path, path.stat()) for path in source.files]

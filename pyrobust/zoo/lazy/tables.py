@@ -41,10 +41,11 @@ def load_parquet(
 ) -> LazyImages:
     """Read images from Parquet files on demand, row group by row group. Needs the extra ``parquet``.
 
-    Images are PNG or JPEG files, or nested lists. The files are in a binary column, or in Hugging Face's Image, a
-    struct with the field "bytes"; they have 8 bits, are all grey or all RGB, and need Pillow (the extra ``data``). The
-    lists [C][H][W] or [H][W] hold uint8 values, which are divided by 255, or floats in [0, 1]. Labels are integers. All
-    images have the same shape. Reading out of order is fastest with row groups of a few hundred images.
+    Images are PNG or JPEG files, or nested lists. The image files are stored in a binary column, or in Hugging Face's
+    type Image, a struct with the field "bytes". These files have 8 bits, are all grey or all RGB, and need Pillow (the
+    extra ``data``). The lists [C][H][W] or [H][W] hold uint8 values, which are divided by 255, or floats in [0, 1].
+    Labels are integers. All images have the same shape. Reading out of order is fastest with row groups of a few
+    hundred images.
 
     Args:
         path: a file; a folder, for all its .parquet files; or a pattern, such as ``data/test-*.parquet``.

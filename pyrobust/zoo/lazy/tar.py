@@ -39,12 +39,12 @@ def load_tar(
 ) -> LazyImages:
     """Read images from tar shards with WebDataset's file names, on demand. Needs Pillow (the extra ``data``).
 
-    A sample is a run of consecutive members whose names agree up to the first dot of the base name; this part is the
-    sample's key, the rest is the extension. Every sample has one picture (png, jpg or jpeg: 8 bits, all of the same
-    size, all grey or all RGB), and a class: the text of its .cls member, or the entry "label", "labels", "y" or "cls"
-    of its .json member. Other members of a sample, including those with compound extensions such as seg.png, are
-    ignored, but pickled members (pyd, pickle) are refused. Members whose names begin with a dot, or have no dot, belong
-    to no sample. Nothing is unpacked to disk.
+    A sample is a run of consecutive members whose names agree up to the first dot of the base name; the part before
+    this dot is the sample's key, and the part after it is the extension. Every sample has one picture (png, jpg or
+    jpeg: 8 bits, all of the same size, all grey or all RGB), and a class: the text of its .cls member, or the entry
+    "label", "labels", "y" or "cls" of its .json member. Other members of a sample, including those with compound
+    extensions such as seg.png, are ignored, but pickled members (pyd, pickle) are refused. Members whose names begin
+    with a dot, or have no dot, belong to no sample. Nothing is unpacked to disk.
 
     Args:
         pattern: pattern of the tar files, uncompressed: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
