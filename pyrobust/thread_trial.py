@@ -1,7 +1,7 @@
 """Choice of the number of threads for a small network's passes when other processes keep the machine busy.
 
-OpenMP's threads spin while they wait for each other. If another process occupies the processor of one thread, all
-others wait for that thread at the end of every parallel loop: a pass of a small network takes at least ten times as
+OpenMP's threads spin while they wait for each other. If another process occupies the processor of one thread, all other
+threads wait for that thread at the end of every parallel loop: a pass of a small network takes at least ten times as
 long as on one thread. If torch is not loaded yet, ``pyrobust.environment`` makes waiting threads sleep; this module is
 for programs whose threads spin.
 """

@@ -66,8 +66,8 @@ class RunWriter(LockedFile):
         """Commit results of one or more chunks, and the state of unfinished sequential images, in one transaction.
 
         Args:
-            rows: each column of the layout, all of the same length: histograms as counts [B, K+1], adversarial examples
-                as bytes, and a missing distance as None.
+            rows: all columns of the layout, of equal length: histograms as counts [B, K+1], adversarial examples as
+                bytes, and a missing distance as None.
             pending: columns of unfinished images, in the order in which sampling resumes. Finished images are removed
                 from the table of unfinished images.
             machines: maps each chunk's first image to the machine that computed the chunk (`Identity.machine`).

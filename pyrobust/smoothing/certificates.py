@@ -104,8 +104,8 @@ class Certificates(_Results):
         rival_upper: [B], float64; upper confidence bound on the probability of every other class, with ``two_class``;
             ``radius`` may depend on it. None otherwise.
         grid: step of the grid, or None.
-        delta: bound on the total variation distance of a drawn sample from an exactly rounded Gaussian. It is already
-            subtracted from ``p_lower`` and added to ``rival_upper``.
+        delta: bound on the total variation distance of a drawn sample from an exactly rounded Gaussian. delta is
+            already subtracted from ``p_lower`` and added to ``rival_upper``.
         keys: [B], uint64; Philox key of each example's noise, a hash of seed and values; None if indices were given.
     """
 

@@ -109,8 +109,7 @@ def checked_examples(
     grid: Fraction | None = None,
     seed: int = 0,
 ) -> tuple[Tensor, ImageNoise]:
-    """Validate examples; return the examples (in the noise's dtype, on the runner's device) and the keys of their
-    noise.
+    """Validate examples; return them (in the noise's dtype, on the runner's device) and the keys of their noise.
 
     On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels of the
     normalisation, None if there is none. Without indices the noise is keyed by seed, grid, shape and values.

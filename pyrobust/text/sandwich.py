@@ -181,7 +181,7 @@ def word_sandwich(
     """Certify and attack texts over the same substitution sets, which the attack defines.
 
     Args:
-        attack: an attack on a ``WordClassifier``, which is also the classifier certified.
+        attack: an attack on a ``WordClassifier``; the same classifier is certified.
         texts: N strings.
         y: labels [N].
         method: method of the bounds, see ``certify_words``.

@@ -43,7 +43,7 @@ class TextMargin(NamedTuple):
     """Margin and predicted class of a text; ``close`` says whether rounding in a batch may have decided the class.
 
     The margin is the label's logit minus the largest other logit or, for a target, the largest other logit minus the
-    target's; it is infinite where no class is predicted.
+    target's logit; the margin is infinite where no class is predicted.
     """
 
     margin: float

@@ -75,7 +75,7 @@ _COLUMNS: Final = tuple(name for name in ThreatRate.__dataclass_fields__ if name
 class ThreatRates(Tabular):
     """Rates of groups; indexing and iteration give a ``ThreatRate``, and ``float(rates)`` gives a single group's rate.
 
-    All intervals together cover their rates with probability at least the confidence: each one has the error rate
+    All intervals together cover their rates with probability at least the confidence: each interval has the error rate
     (1 - confidence) divided by the number of groups (Bonferroni).
 
     Attributes:
@@ -132,8 +132,8 @@ class ThreatRates(Tabular):
     def caveat(self) -> str:
         """The assumption that the intervals need besides independent behaviours; "" if there is none.
 
-        Where behaviours have different numbers of prompts and the number depends on the outcome, for example because an
-        attack stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.
+        Where behaviours have different numbers of prompts and these numbers depend on the outcome, for example because
+        an attack stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.
         """
         sizes = [rate.sizes for rate in self.rates if rate.sizes[0] < rate.sizes[1]]
         if not sizes:
@@ -166,7 +166,7 @@ def threat_success_rate(
 ) -> ThreatRates:
     """Success rate of the attacks: the mean over prompts of each prompt's share of successful attempts.
 
-    The interval is that of Clopper and Pearson where each behaviour has one attempt, else that of
+    The interval is that of Clopper and Pearson where each behaviour has one attempt; otherwise, it is that of
     ``pyrobust.stats.bounded_mean_interval`` over behaviours. Behaviours are assumed to be independent draws; attempts
     at a behaviour may depend on each other in any way, across prompts, methods and models.
 
@@ -181,8 +181,8 @@ def threat_success_rate(
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:
-        ThreatRates, which also have the rates with all missing verdicts counted as failures, and those with all of them
-        counted as successes.
+        ThreatRates, which also have the rates with all missing verdicts counted as failures, and the rates with all
+        missing verdicts counted as successes.
 
     Raises:
         InputError: no rows, several judges on an attempt, or an unknown column, judge or value of ``missing``.

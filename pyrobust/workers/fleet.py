@@ -57,7 +57,7 @@ class Lost:
     Attributes:
         worker: number of the worker.
         reason: how the worker died.
-        blameless: whether the worker's machine was lost, so that its work cannot have killed it.
+        blameless: whether the worker's machine was lost, so that the worker's own work cannot be the cause.
     """
 
     worker: int
