@@ -518,7 +518,12 @@ def tensor_versions(module: nn.Module) -> Versions:
         for kept in (submodule._parameters, submodule._buffers)
         for t in kept.values()
     )
-    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors if t is not None)
+    return tuple(
+        # sparse tensors have no storage of their own
+        (t.device, t.data_ptr() if t.layout == torch.strided else id(t), 0 if t.is_inference() else t._version)
+        for t in tensors
+        if t is not None
+    )
 
 
 def _last_bit_changed(row: Tensor) -> Tensor:

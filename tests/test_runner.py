@@ -134,6 +134,18 @@ def test_compiled_modules(make):
     assert len(PGD(model, 0.1, steps=2, clip=(0, 1))(X.clamp(0, 1), torch.zeros(len(X), dtype=torch.int64))) == len(X)
 
 
+def test_sparse_weights():
+    class Sparse(nn.Linear):
+        def forward(self, x):
+            return torch.sparse.mm(self.weight, x.flatten(1).T).T + self.bias
+
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(108, 5))
+    sparse = Sparse(108, 5)
+    sparse.weight, sparse.bias = nn.Parameter(dense[1].weight.detach().to_sparse()), dense[1].bias
+    votes = [RandomizedSmoothing(model, 5, 0.5, batch_size=20).votes(X, n=40) for model in (sparse, dense)]
+    np.testing.assert_array_equal(*votes)
+
+
 def test_a_module_is_moved_to_the_given_device(device):
     model = Probe()
     assert Runner(model, device=device).model is model

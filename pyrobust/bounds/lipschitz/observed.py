@@ -40,7 +40,7 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
         v = v / torch.linalg.vector_norm(v.flatten(1), order, dim=1).clamp(min=1e-300).view(-1, *(1,) * (v.dim() - 1))
         step = v * length.view(-1, *(1,) * (v.dim() - 1))
         moved = (center + step) - center
-        change = torch.linalg.vector_norm((f(center + step) - values[output]).flatten(1), order, dim=1)
+        change = torch.linalg.vector_norm(_rows(f(center + step) - values[output]), order, dim=1)
         distance = torch.linalg.vector_norm(moved.flatten(1), order, dim=1)
         slopes = (change - size * center[0].numel() ** 0.5 * 2.0**-44) / distance * (1 - 2.0**-40)
         best = max(best, float(slopes.nan_to_num(0.0, 0.0, 0.0).amax()) if len(slopes) else 0.0)
@@ -51,9 +51,14 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
     return best
 
 
+def _rows(y: Tensor) -> Tensor:
+    """[B, elements], also of one number for each example."""
+    return y.reshape(len(y), -1)
+
+
 def _attaining(y: Tensor, norm: str) -> Tensor:
     """The z of dual norm 1 with ⟨z, y⟩ = ‖y‖, for each example."""
-    flat: Tensor = y.flatten(1)
+    flat = _rows(y)
     z: Tensor
     if norm == "l2":
         z = flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp(min=1e-300)
