@@ -274,6 +274,16 @@ def test_early_abort_saves_passes(attack: type[CarliniWagner | EAD], norm: str, 
     assert 1.2 * early.backwards < late.backwards
 
 
+@pytest.mark.parametrize(("attack", "norm", "passes"), [(CarliniWagner, "l2", 20), (EAD, "l1", 21)])
+def test_examples_leave_at_the_second_check(
+    attack: type[CarliniWagner | EAD], norm: str, passes: int, net: nn.Module
+) -> None:
+    x = images(8, 48, 2).view(8, 3, 4, 4)
+    still = attack(net, norm=norm, steps=100, searches=1, learning_rate=1e-12)
+    still.minimum(x, net(x).argmax(1))
+    assert still.backwards == passes * len(x)
+
+
 def test_carlini_wagner_takes_the_steps_of_adam() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(3, 4, generator=generator, dtype=torch.float64)

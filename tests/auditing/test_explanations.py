@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_logs import audited, joined, made_up, message, split
+from planted_logs import HEADER, audited, joined, made_up, message, split
 from scipy import stats
 
+from pyrobust.auditing import read_certification_log
+from pyrobust.auditing.check_abstentions import _no_abstentions
 from pyrobust.auditing.fit import Fit
 from pyrobust.auditing.formulas import OTHER_FORMULAS, USUAL, Parameters
 from pyrobust.auditing.judgement import judge
@@ -116,6 +119,16 @@ def test_abstentions_written_as_small_radii(tmp_path: Path, zeros: bool) -> None
     assert "abstentions" in {f.kind for f in audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001).faults}
 
 
+def test_as_many_small_radii_as_above_them_are_a_fault(tmp_path: Path) -> None:
+    """Radii of up to four standard deviations of the votes, evenly spread."""
+    radii = np.linspace(0.0001, 4 * 0.25 * math.sqrt(2 * math.pi) / (2 * math.sqrt(10_000)), 480)
+    rows = [[str(row), "1", "1", f"{radius:.5f}", "1", "0:00:14"] for row, radius in enumerate(radii)]
+    path = tmp_path / "log_sigma0.25.tsv"
+    path.write_bytes(joined(HEADER.split("\t"), rows))
+    [finding] = _no_abstentions(read_certification_log(path), Parameters(10_000, 0.001, 0.25))
+    assert (finding.kind, finding.severity) == ("abstentions", "fault")
+
+
 @pytest.mark.parametrize("times", [True, False])
 def test_copied_rows(tmp_path: Path, times: bool) -> None:
     header, rows = split(made_up(900))
@@ -191,6 +204,7 @@ def test_a_few_equal_radii_just_below_the_maximum_are_no_fault() -> None:
 def test_a_large_pile_below_the_maximum_is_a_fault() -> None:
     below = attainable_radii(100_000, 0.001, 1.0)[-2]
     assert len(Fit(printed({float(f"{below:.4f}"): 60, 3.6896: 1}, 4), COMMON).piles) == 1
+    assert [pile.beside for pile in Fit(printed({float(f"{below:.4f}"): 60}, 4), COMMON).piles] == [0]
     assert Fit(printed({float(f"{COMMON.maximum:.4f}"): 600, 3.6896: 1}, 4), COMMON).piles == []
 
 

@@ -51,6 +51,9 @@ def test_batch_size_found_on_a_gpu(fake_cuda: FakeCuda, gradients: bool) -> None
     fake_cuda.free = 1 << 20
     sizes = [Runner(small_net().to(GPU)).batch_size(SHAPE, gradients=flag) for flag in (False, True)]
     assert 8 < sizes[1] < sizes[0] < 4096
+    runner = Runner(small_net().to(GPU))
+    with torch.inference_mode():
+        assert runner.batch_size(SHAPE, gradients=gradients) == sizes[gradients]
 
 
 @pytest.mark.parametrize("attack", [PGD, FAB, Square])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from pyrobust.report import describe_run
 from pyrobust.report.page import page_html, write_page
 from pyrobust.report.page.adapters import subjects_of
 from pyrobust.report.page.figures import accuracy_chart, overlay_chart, survival_chart
+from pyrobust.report.page.pictures import Pictures
 from pyrobust.report.page.render import BEGINS
 from pyrobust.report.page.tables import confidence_table, paired_table
 from pyrobust.report.page.words import KeyNumber, _median, key_numbers, verdict
@@ -96,6 +98,7 @@ def test_an_attack_alone(attack):
     page = page_html(attack)
     assert "Accuracy under attack" in headings(page)
     assert "Nothing was proved" in page
+    assert "Above the upper curve: examples that are misclassified" in page
     assert "certified radius" not in rows(page)
     broken = attack.correct & ~attack.robust
     finite = [value not in ("inf", 0) for value in rows(page)["distance"]["values"]]
@@ -341,6 +344,19 @@ def test_models_are_compared_at_one_radius():
     assert chart.marker.text == f"{radius:g}"
     assert chart.positions[chart.start] == radius
     assert f"{radius:g}" in [row[0] for row in chart.table.rows]
+
+
+def test_the_least_robust_examples_come_first():
+    """Of the misclassified ones, that with the largest certified radius of the wrong class."""
+    [subject] = subjects_of(log_of([700, 950, 900, 800], [False, True, False, True]))
+    assert subject.order.tolist() == [2, 0, 3, 1]
+
+
+def test_pictures_of_data_below_zero():
+    x = torch.linspace(-1, 1, 16).view(1, 4, 4)
+    pictures = Pictures(SimpleNamespace(extremes=(-1.0, 1.0)), {})
+    clean, both = pictures._picture(x, None), pictures._picture(x, x)
+    assert clean.clean == both.clean == both.adversarial
 
 
 def test_radii_that_are_asked_for_come_first():

@@ -116,6 +116,7 @@ def test_a_run_stopped_after_a_round_resumes_in_the_same_batches(
 
 @settings(max_examples=12)
 @given(st.integers(1, 500), st.lists(st.integers(0, 40), min_size=1, max_size=30, unique=True))
+@example(2 * N, [5, 33])
 def test_whole_batches_on_a_grid_change_no_result(batch: int, chunk: list[int]) -> None:
     """Samples after the next look are drawn in rows that would be empty, and dropped where the image is decided."""
     results = []
@@ -131,6 +132,7 @@ def test_whole_batches_on_a_grid_change_no_result(batch: int, chunk: list[int]) 
         results.append(len(batches))
     assert results[0] == results[2]
     assert results[1] >= results[3]
+    assert results[3] == 1 or batch < N * len(chunk)
 
 
 def test_more_active_images_than_slots_are_all_decided() -> None:
