@@ -179,13 +179,13 @@ class RowProbe:
 
         Args:
             batch: as in ``logits`` of the constructor; its memory is reused for permuted rows, then restored.
-            exact: whether to compare bit by bit in any case. False: up to rounding if a repeat of the batch does not
-                give the same bits.
+            exact: whether to compare bit by bit even if a repeat of the batch does not give the same bits; if False,
+                such a batch is compared up to rounding.
             rows: number of rows to consider, at least one; the rows after these are copies. Default: all.
 
         Raises:
-            RowDependenceError: a row's logits depend on other rows, its place or the batch's size, or do not repeat;
-                the message names the likely module.
+            RowDependenceError: a row's logits depend on other rows, on the row's place or on the batch's size, or
+                differ when the batch is repeated; the message names the likely module.
         """
         rows = len(batch) if rows is None else rows
         whole: tuple[str, ...] = ()
@@ -219,10 +219,10 @@ class RowProbe:
             self._compare_early(rows, expected)
 
     def check(self, batch: Tensor) -> None:
-        """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.
+        """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed.
 
-        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe, and one row
-        in a batch of its own.
+        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe and also runs one
+        row alone. The errors are those of ``logits``.
         """
         if self._is_first(len(batch), len(batch)):
             self.logits(batch, exact=False)

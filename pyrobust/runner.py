@@ -336,8 +336,8 @@ class Runner:
             shape: shape of one input.
             step: processes a batch.
             gradients: as in ``batch_size``.
-            pinned: whether the model sees batches of one size only; the step pads smaller ones. This size is halved
-                only if it was found rather than given, and only before the first batch has run.
+            pinned: whether the model sees batches of one size only; the step pads smaller ones. The pinned size is
+                halved only if it was found rather than given, and only before the first batch has run.
             one_example: whether all rows belong to one example; the batches divide the rows evenly, see ``even_rows``.
 
         Raises:

@@ -204,8 +204,8 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
     The edges are quantiles of the given values (the inverse of the empirical distribution function), and each value
     belongs to the first bin whose edge it does not exceed. Equal values share a bin, so some bins can be larger, and
-    there can be fewer bins than ``n_bins``. The intervals of a bin are for other examples with a confidence between the
-    same edges, as if the edges had been chosen beforehand.
+    there can be fewer bins than ``n_bins``. A bin's intervals are for other examples with a confidence between the
+    bin's edges, and treat these edges as chosen beforehand.
 
     Args:
         confidence: [N], float, finite; for example a probability, a margin of logits or p̂_A.
@@ -232,7 +232,7 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
 
 def is_certified(lower: _Floats, radius: float) -> _Flags:
-    """Where a ball of this radius is proved robust; False for a lower bound of NaN or 0, which proves nothing."""
+    """Whether each lower bound proves a ball of this radius robust; a bound of NaN or 0 proves nothing."""
     proved: _Flags = (lower >= radius) & (lower > 0)
     return proved
 

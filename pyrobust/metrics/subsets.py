@@ -2,7 +2,7 @@
 
 Certification is slow, so papers report 500 images of 10,000. A result on all examples and a result on a subset agree if
 the result on the subset is in the interval computed here for the subset's size. The subset is assumed to be drawn at
-random without replacement; every twentieth image of a shuffled test set serves as well.
+random without replacement; every twentieth image of a shuffled test set counts as such a subset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
         successes: number of successes among all examples, in [0, n].
         n: number of all examples, at least 1.
         size: number of examples in the subset, in [1, n].
-        alpha: upper bound on the probability that a subset's accuracy is outside, in (0, 1).
+        alpha: upper bound on the probability that a subset's accuracy is outside the interval, in (0, 1).
 
     Returns:
         (lower, upper), shares of the subset; both equal the share of all examples if the subset contains all of them.
@@ -79,7 +79,7 @@ def subset_average_certified_radius(
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
         size: number of examples in the subset, in [1, N].
-        alpha: approximate probability that a subset's average is outside, in (0, 1).
+        alpha: approximate probability that a subset's average is outside the interval, in (0, 1).
 
     Returns:
         (lower, upper).

@@ -181,15 +181,15 @@ class SurvivalCurve(Tabular):
     def hard_samples(self, below: float = HARD) -> _Ints:
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
 
-        Hard examples decide what a better defence can win or lose; easy examples, which make up most of an average
-        radius, do not. Examples with p̂_A < 1/2 are lost, not hard: ``share_below_half`` counts them.
+        A better defence can win or lose only on hard examples, whereas easy examples make up most of an average radius.
+        Examples with p̂_A < 1/2 are lost, not hard: ``share_below_half`` counts them.
 
         Args:
             below: limit of p̂_A, in (1/2, 1].
 
         Returns:
-            Positions in the columns from which the curve was made, int64, by increasing p̂_A, with ties in the given
-            order.
+            Positions of the hard examples in the columns from which the curve was made, int64, by increasing p̂_A; tied
+            examples keep their order.
 
         Raises:
             InputError: ``below`` is out of range.

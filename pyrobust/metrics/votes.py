@@ -137,8 +137,8 @@ def votes_for_radius(
         n: number of samples of the estimate, in [1, 10**9].
         alpha: error probability of the lower bound, in [1e-30, 1/2].
         sigma: standard deviation of the Gaussian noise, positive.
-        decimals: number of decimals of the printed radii, trailing zeros included, in [0, 17]; or [N] if it differs
-            between radii (``significant_decimals``).
+        decimals: number of decimals of the printed radii, trailing zeros included, in [0, 17]; or [N] if this number
+            differs between radii (``significant_decimals``).
 
     Returns:
         (point, least, most), each [N], int64, with ``least <= point <= most``; all 0 where the printed radius is 0,
@@ -167,7 +167,7 @@ def votes_for_radius(
 def is_attainable(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each printed radius belongs to a number of votes; if not, it is for another n, alpha or sigma.
+    """Whether each printed radius belongs to a number of votes; any other radius is for another n, alpha or sigma.
 
     Takes the same arguments and raises the same errors as ``votes_for_radius``.
 

@@ -1,6 +1,6 @@
 """Attacks: a step along the gradient's sign, and a whole PGD attack.
 
-A step takes at least the time of a clone of the images; PGD takes at least that of its forward passes and input
+A step takes at least the time of a clone of the images; PGD takes at least the time of its forward passes and input
 gradients.
 """
 

@@ -1,6 +1,6 @@
 """Randomized smoothing: noisy batches, votes, and whole certificates.
 
-A noisy batch takes at least the time of one pass over the batch, and votes take at least that of one pass over the
+A noisy batch takes at least the time of one pass over the batch, and votes take at least the time of one pass over the
 logits. Certificates take at least the time of forward passes of the same number of samples in batches of the same size.
 """
 

@@ -26,12 +26,12 @@ def hyperplane_step(
     face of the box in that direction.
 
     - linf: mᵢ = min(rᵢ, t), and l2: mᵢ = min(rᵢ, t·|wᵢ|), where t makes the reductions add up to the gap;
-    - l1: coordinates move to the face in order of decreasing |wᵢ| until the gap is closed; those tied at the last |wᵢ|
-      move by the same share of their room.
+    - l1: coordinates move to the face in order of decreasing |wᵢ| until the gap is closed; coordinates tied at the last
+      |wᵢ| all move by the same share of their room.
 
     If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to the face of the box on the side of
     the hyperplane. The step is computed in float64 and rounded to nearest. A coordinate of w that is not finite counts
-    as zero; a gap that is NaN counts as no gap.
+    as zero, and so does a gap of NaN.
 
     Args:
         x: [B, D] or [S, B, D], float32, float64, bfloat16 or float16, in the box: S points for each hyperplane.

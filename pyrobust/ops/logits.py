@@ -59,7 +59,7 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
 
     Args:
         logits: [B, K], float32 or float64.
-        y: [B], int64, classes; on a GPU a row with any other number gives NaN.
+        y: [B], int64, classes; on a GPU, a row whose y is not a class gives NaN.
         target: [B], int64, classes as in y; a loss uses y, target or both.
         loss: one of the names above.
 
@@ -98,10 +98,10 @@ def logit_verdict(
 
     Args:
         logits: [B, K], float32 or float64.
-        y: [B], int64, classes; on a GPU a row with any other number is close.
+        y: [B], int64, classes; on a GPU, a row whose y is not a class is ``CLOSE``.
         targeted: whether y is the class that the attack aims at.
         tolerance: at least 0.
-        both: whether robust rows may be close.
+        both: whether robust rows, too, may be ``CLOSE``.
 
     Returns:
         uint8 [B].

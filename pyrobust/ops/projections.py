@@ -19,9 +19,9 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
     """Project each row onto the simplex {z ≥ 0, Σ z = radius}.
 
     zᵢ = max(vᵢ - θ, 0) with the θ that makes the sum equal the radius (Held, Wolfe and Crowder, "Validation of
-    subgradient optimization", 1974). On the returned numbers, added exactly, Σ z ≤ radius; in float32 and float64 Σ z
-    falls short of the radius by at most 2⁻²⁰ times the radius, unless this product is below the dtype's smallest
-    positive number.
+    subgradient optimization", 1974). The exact sum of the returned numbers is at most the radius; in float32 and
+    float64, it falls short of the radius by at most 2⁻²⁰ times the radius, unless this product is below the dtype's
+    smallest positive number.
 
     Gradient: dz_F = dv_F - mean(dv_F) + dradius / |F| on F = {z > 0}.
 
@@ -88,10 +88,11 @@ def project_l1_ball_box(
 ) -> Tensor:
     """Project each example's delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}, the exact intersection.
 
-    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ = 0
-    if z is then in the ball, else the θ with ‖z‖₁ = radius (Croce and Hein, "Mind the box: l1-APGD for sparse
-    adversarial attacks on image classifiers", 2021). On the returned numbers both constraints hold exactly: Σ |z| ≤
-    radius, and x + z as a real number is in the box; ``add_perturbation`` keeps the rounded sum in the box.
+    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ is 0
+    if that gives a z in the ball; otherwise, θ is the number that gives ‖z‖₁ = radius (Croce and Hein, "Mind the box:
+    l1-APGD for sparse adversarial attacks on image classifiers", 2021). The returned numbers satisfy both constraints
+    exactly: Σ |z| ≤ radius, and x + z as a real number is in the box; ``add_perturbation`` keeps the rounded sum in the
+    box.
 
     Gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
     dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, where the fraction is omitted if θ = 0.

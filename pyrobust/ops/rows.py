@@ -70,7 +70,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
 
 
 def plain_column(value: float | Tensor) -> Tensor | None:
-    """A radius, or a tensor of step sizes or radii, as float64 [1] or [B]; None if the value has to be checked.
+    """Return a radius, or a tensor of step sizes or radii, as float64 [1] or [B]; return None if it must be checked.
 
     >>> plain_column(0.5), plain_column(-0.5)
     (tensor([0.5000], dtype=torch.float64), None)

@@ -51,11 +51,12 @@ def sample_grid_noise(
     Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal. This
     is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first, and one division maps their sum
     to the nearest float. Then ``(· - mean[c]) / std[c]`` is applied if ``normalize`` is given, and the result is
-    rounded to ``dtype``. So every number in the batch is a function of this integer sum and the channel alone, and the
-    noisy image tells a model no more about k than the rounded x + sigma·Z does: the real-number proof of randomized
-    smoothing holds for the computed batch. J is a pure function of (key, stage, i, s, element) with the seed as key,
-    independent of the split into calls, the thread count and the SIMD level (docs/decisions/noise-contract.md); its
-    distribution is within ``grid_noise(sigma, step).delta`` of the exact one in total variation.
+    rounded to ``dtype``. Every number in the batch is therefore a function of this integer sum and the channel alone. A
+    noisy image tells a model no more about k than the rounded x + sigma·Z does, so the real-number proof of randomized
+    smoothing holds for the computed batch. J is a pure function of (key, stage, i, s, element), where the key is the
+    seed by default; J does not depend on the split into calls, the thread count or the SIMD level
+    (docs/decisions/noise-contract.md). The total variation distance from the exact distribution of J is at most
+    ``grid_noise(sigma, step).delta``.
 
     An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven standard deviations, is a tail. Its
     magnitude is not drawn, so its sample must count against the claim to be proved.
@@ -76,12 +77,13 @@ def sample_grid_noise(
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...] with N the sum of the counts (``out`` if given), and bool [N]: which rows hold a tail.
+        The batch [N, ...] with N the sum of the counts (``out`` if given), and a bool [N], True for each row that has a
+        tail.
 
     Raises:
-        InputError: a value out of range, mismatched shapes, or integers that, times the step's numerator, reach 2**24
-            (2**53 for float64), beyond which the float dtype is not exact. Whether the noise alone is too large follows
-            from step and sigma; the sum of k and noise is checked on the CPU only.
+        InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator reaches
+            2**24 (2**53 for float64), beyond which the float dtype is not exact. Whether the noise alone is too large
+            follows from step and sigma; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)

@@ -52,7 +52,8 @@ def sample_noise(
     from the method of Box and Muller (1958).
 
     Args:
-        x: images [M, ...], float. A float64 result is computed from x in float64, any other from x in float32.
+        x: images [M, ...], float. A float64 result is computed from x in float64; a result of any other dtype is
+            computed from x in float32.
         runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``x[row]``, whose index
             in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
         sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, and Laplace

@@ -31,10 +31,10 @@ def square_window(
     This is one proposal of the Square attack (Andriushchenko et al., 2020, algorithm 3; Croce and Hein, 2021, for l1).
     With δ = best - x, the budget of a channel is the sum of δ² (l2) or abs(δ) (l1) over the two windows, plus a share
     of the part of radius² (l2) or radius (l1) that the image has not used. The change of the first window becomes the
-    pattern (with a random sign) plus the window's δ divided by the norm of this δ, and is scaled to the budget; the
-    second window becomes x. In l2 the window is clipped to the box, and the elements not clipped are scaled up to the
-    budget. In l1 each budget is multiplied by the number of channels; a later projection takes the excess from the rest
-    of the image. Computed in float64.
+    sum of the pattern (with a random sign) and the window's own δ / ‖δ‖, scaled to the budget; the second window
+    becomes x. In l2 the window is clipped to the box, and the elements not clipped are scaled up to the budget. In l1
+    each budget is multiplied by the number of channels; a later projection takes the excess from the rest of the image.
+    Computed in float64.
 
     Args:
         best: the images so far, same shape and dtype as x.

@@ -137,10 +137,10 @@ def l1_step(
 ) -> Tensor:
     """Return the perturbation after a sparse step along the sign of the gradient, not yet projected.
 
-    ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| reaches the keep-th largest of the
-    example (ties included, zeros not), and ``x_adv - x`` on the others: a step of l1 length ``step`` (Croce and Hein,
-    "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the box if the step would leave the
-    box there.
+    ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| is positive and at least the
+    example's keep-th largest |gradient|, and ``x_adv - x`` on the other coordinates: a step of l1 length ``step``
+    (Croce and Hein, "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the box if the step
+    would leave the box there.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.

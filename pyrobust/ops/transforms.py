@@ -77,7 +77,7 @@ def differentiable(
     through an autograd.Function instead.
 
     Args:
-        name: of the raw op.
+        name: name of the raw op.
         save: (ctx, inputs, output): keeps what the derivatives need.
         backward: (ctx, grad): a gradient for each argument.
         jvp: (ctx, *tangents): the tangent of the output; a tangent is None for an argument without one.

@@ -97,7 +97,7 @@ def logit_verdict(
         y: [B], int64.
         targeted: whether y is the class that the attack aims at.
         tolerance: at least 0.
-        both: whether robust rows may be close.
+        both: whether robust rows, too, may be ``CLOSE``.
 
     Returns:
         uint8 [B].

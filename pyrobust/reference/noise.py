@@ -49,8 +49,9 @@ def sample_noise(
 ) -> Tensor:
     """Pack noisy copies of images, one run after another: reference of ``pyrobust.ops.sample_noise``, bit for bit.
 
-    The copies are fma(sigma, z, x), then normalized to (· - mean[c]) / std[c] if ``normalize`` is given, computed in
-    float64 for a float64 result and in float32 otherwise, and rounded to the dtype of the result. z is ``unit_noise``.
+    The copies are fma(sigma, z, x), then normalized to (· - mean[c]) / std[c] if ``normalize`` is given. They are
+    computed in float64 for a float64 result and in float32 otherwise, then rounded to the dtype of the result. z is
+    ``unit_noise``.
 
     Args:
         x: [M, ...], float32 or float64 (float16 and bfloat16 are widened).
@@ -62,7 +63,7 @@ def sample_noise(
         seed: in [0, 2**64).
         keys: Philox key of each run, used in place of the seed.
         normalize: (mean, std), each of length C = x.shape[1].
-        dtype: dtype of the result: float32, float64, bfloat16 or float16. Default: that of x.
+        dtype: dtype of the result: float32, float64, bfloat16 or float16. Default: the dtype of x.
         memory_format: torch.contiguous_format, or torch.channels_last for a result of four dimensions.
         out: a batch [N, ...] to write to; it decides dtype and memory format.
 

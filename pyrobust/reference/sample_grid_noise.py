@@ -36,8 +36,8 @@ def sample_grid_noise(
     """Pack noisy copies of images on a grid: reference of ``pyrobust.ops.sample_grid_noise``, bit for bit.
 
     For step = p/q, the copies are (k + J)·p / q, rounded once, then normalized to (· - mean[c]) / std[c] if
-    ``normalize`` is given, computed in float64 for a float64 result and in float32 otherwise, and rounded to the dtype
-    of the result. J is ``grid_integers``.
+    ``normalize`` is given. They are computed in float64 for a float64 result and in float32 otherwise, then rounded to
+    the dtype of the result. J is ``grid_integers``.
 
     Args:
         k: [M, ...], int32.

@@ -52,7 +52,8 @@ def comparison_table(
         radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest certified radius, or round
             numbers where that is below 0.75.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
-        delta: probability that the certified accuracy of these very images at one radius is below its bound, in (0, 1).
+        delta: probability that the certified accuracy of exactly these images at one radius is below its bound; in
+            (0, 1).
 
     Returns:
         A table to print or to write; its notes say what the numbers depend on.

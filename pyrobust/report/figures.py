@@ -48,15 +48,15 @@ class _Steps:
 def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
     """Plot certified accuracy over the radius as exact step curves, as a PNG, PDF or SVG.
 
-    The value at radius r is the share of images with a correct prediction, certified with a radius R >= r; the curve
-    falls by one image's share just beyond every certified radius. The band shows, at each radius, the confidence
+    The value at radius r is the share of images whose prediction is correct and certified with a radius R >= r; the
+    curve falls by one image's share just beyond every certified radius. The band shows, at each radius, the confidence
     interval for the share in the distribution of the images (Clopper and Pearson, 1934); the intervals do not hold
     jointly.
 
     Args:
-        logs: a run, or certification logs, of one norm, with at least one image.
-        path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
-            overwritten. The same logs give the same bytes.
+        logs: a run or certification logs, all of one norm and with at least one image.
+        path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
+            existing file is overwritten. The same logs give the same bytes.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Raises:
@@ -90,8 +90,8 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
 
     Args:
         logs: logs of one norm with votes, or with radii from which the votes follow.
-        path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
-            overwritten. The same logs give the same bytes.
+        path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
+            existing file is overwritten. The same logs give the same bytes.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Raises:

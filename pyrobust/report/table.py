@@ -34,9 +34,9 @@ _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False)
 def default_radii(run: Run) -> list[float]:
     """Radii for a table of a certification.
 
-    For a sequential run, these are the radii that it decided; for any other run, 0, 0.25, … up to its largest certified
-    radius. If steps of 0.25 gave more than twelve radii, the steps are wider; if they gave fewer than four, the radii
-    are 0 and round numbers.
+    The table of a sequential run has the radii that the run decided; the table of any other run has the radii 0, 0.25,
+    … up to the run's largest certified radius. If steps of 0.25 would give more than twelve radii, the steps are wider;
+    if they would give fewer than four, the radii are 0 and round numbers.
 
     Args:
         run: a run of kind certify.
@@ -60,8 +60,8 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     """Distribution of p_A, certified accuracy at several radii, and the average certified radius, with intervals.
 
     p_A is estimated by the share k/n of an image's noisy samples in the correct class, and is 0 where the smoothed
-    prediction is wrong or abstains. The table has quartiles of p_A, and the share of images above several values; for a
-    sequential run, it has neither. The average radius comes last, because it does not rank classifiers.
+    prediction is wrong or abstains. Unless the run is sequential, the table has quartiles of p_A, and the share of
+    images above several values of p_A. The average radius comes last, because it does not rank classifiers.
 
     Args:
         run: a run of kind certify, with at least one image.
@@ -137,7 +137,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Verified accuracy with its interval: at every epsilon of a run, or at radii up to the largest certified one.
+    """Verified accuracy with its interval: at every epsilon of a run, or at radii up to its largest certified radius.
 
     With epsilons, the table also counts the images that each stage verified or falsified, and the unknown ones.
 

@@ -55,7 +55,7 @@ def threat_tables(
 
     Returns:
         "threats" always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
-        answers; "models" and "attacks" if several models, or attacks, have the same behaviours.
+        answers; "models" if several models have the same behaviours; "attacks" if several attacks do.
 
     Raises:
         InputError: an unknown column or judge, or a value out of range.
@@ -77,7 +77,7 @@ def threat_tables(
 
 
 def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Columns to group rates by: the requested ones (by default the model), then those whose values must not be pooled.
+    """Columns to group rates by: ``by`` (default: the model), then the columns whose values must not be pooled.
 
     >>> rows = (ThreatVerdict("0", success=True, judge="a"), ThreatVerdict("0", success=False, judge="b"))
     >>> grouping(ThreatVerdicts(rows))

@@ -4,9 +4,9 @@ Digests are renewed in the transaction that changes the data they cover, and com
 a flipped bit, a lost page or an outdated page is noticed even where SQLite reads the file without an error. They guard
 against damage only: someone who changes a file on purpose can recompute them.
 
-Values are hashed as SQLite returns them. A row begins with one byte for the type of each column and 64 bits for each
-column: an integer in two's complement, the bits of a float, or the length of a text or blob, little-endian. A group of
-rows is followed by its texts (in UTF-8) and blobs, column by column.
+Values are hashed as SQLite returns them. A row begins with one byte for the type of each column. Then come 64 bits for
+each column, little-endian: an integer in two's complement, the bits of a float, or the length of a text or blob. A
+group of rows is followed by its texts (in UTF-8) and blobs, column by column.
 """
 
 from __future__ import annotations

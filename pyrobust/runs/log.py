@@ -46,9 +46,9 @@ def format_log(run: Run) -> str:
     The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
     Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Logs of
     attacks have the columns adversarial, distance, broken_by and robust instead of radius; distance and broken_by are
-    empty where the model is robust. In logs of sandwiches, lower (rounded down) and upper bound the distance to
-    misclassification, lower_by and upper_by name the methods that gave these bounds, and the last column is
-    adversarial; upper and upper_by are empty where no adversarial example was found.
+    empty where the model is robust. In logs of sandwiches, the columns lower (rounded down) and upper are bounds of the
+    distance to misclassification, lower_by and upper_by name the methods that gave these bounds, and the last column is
+    adversarial. The columns upper and upper_by are empty where no adversarial example was found.
 
     Args:
         run: a run of any kind.
@@ -94,7 +94,8 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
 
     Args:
         run: a run of any kind.
-        path: the file. An existing log of the same kind of run is overwritten; the run itself never is.
+        path: the file. An existing log of the same kind of run is overwritten; the file of the run itself is never
+            overwritten.
         replace: whether any other existing file may be overwritten, too.
 
     Raises:

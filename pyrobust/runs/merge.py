@@ -85,9 +85,9 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
         The run, with its rows in index order. Unfinished shards contribute the rows they have.
 
     Raises:
-        InputError: no path; or files that are not exactly the shards of one sweep: different parameters (batch size,
-            chunk and device may differ; on a grid, only chunk may differ, and torch must agree), a missing shard, or a
-            shard given twice. The message names every such fault.
+        InputError: no path; or files that are not exactly the shards of one sweep: a missing shard, a shard given
+            twice, or different parameters (batch size, chunk and device may differ; on a grid, only chunk may differ,
+            and torch must agree). The message names every such fault.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])

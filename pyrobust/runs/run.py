@@ -41,7 +41,8 @@ _EXAMPLES_BYTES = 1 << 26
 class Run(Tabular):
     """The results of a sweep, read lazily from its file.
 
-    A run can be read while it is being written; ``table`` then holds what was committed when it was first read.
+    A run can be read while it is being written; ``table`` then holds the results that were committed when ``table`` was
+    first read.
 
     Args:
         source: the file, or an open connection to a run.
@@ -128,30 +129,30 @@ class Run(Tabular):
 
         Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications also have
         ``samples`` (for selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies
-        nothing; ``rival_upper``, the upper limit of the strongest other class with two_class, 1 otherwise; and
+        nothing; ``rival_upper``, the upper limit of the strongest other class with two_class, and 1 without; and
         ``undecided``, a digit for each of ``parameters["radii"]``, 1 where n samples left the radius undecided.
 
         Predictions: ``p_value``, float64.
 
-        Attacks: ``prediction`` for the clean image and ``adversarial``, the prediction for x_adv (-1: no finite largest
-        logit); ``broken_by``, the attack that fooled the model, "clean" where the model misclassifies the clean image,
-        and "" where it is robust; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model is
-        robust, since no adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up, 0
-        where the clean image is misclassified, and inf where no adversarial example was found. In a run with
-        ``certify_first``, ``proved`` is 1 where the image is proved robust and was not attacked, ``rows_saved`` is the
-        least number of rows (single-image forward passes) that attacks on the image would have taken, and
+        Attacks: ``prediction`` for the clean image; ``adversarial``, the prediction for x_adv (-1: no finite largest
+        logit); ``broken_by``, the attack that fooled the model ("clean" where the model misclassifies the clean image,
+        "" where the model is robust); and ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model
+        is robust and so no adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up,
+        0 where the clean image is misclassified, and inf where no adversarial example was found. In a run with
+        ``certify_first``, ``proved`` is 1 where the image is proved robust and was not attacked; ``rows_saved`` is the
+        least number of rows (single-image forward passes) that attacks on the image would have taken; and
         ``proof_seconds`` is the image's share of the proof time.
 
-        Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), 0.0 if none was proved;
-        ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
+        Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), or 0.0 if no radius was
+        proved; and ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
 
-        Sandwiches: ``lower``, a certified lower bound of the distance to misclassification, and ``upper``, the distance
-        of the nearest adversarial example found; both are 0 where the image is misclassified, and ``upper`` is inf
-        where no adversarial example was found; ``upper_by``, the attack, and ``adversarial``, the prediction at x_adv.
-        A sandwich of a base classifier also has ``lower_by``, the method; ``confidence``, the softmax probability of
-        the prediction; and ``margin``, the margin at x_adv under the semantics of ``lower``, rounded up, NaN unless the
-        bounds cross. A sandwich of a smoothed classifier has ``p_lower``, and ``p_value`` of the test at x_adv, 1 where
-        nothing was tested.
+        Sandwiches: ``lower``, a certified lower bound of the distance to misclassification; ``upper``, the distance of
+        the nearest adversarial example found, inf where none was found; ``upper_by``, the attack that found this
+        example; and ``adversarial``, the prediction at x_adv. Both bounds are 0 where the image is misclassified. A
+        sandwich of a base classifier also has ``lower_by``, the method; ``confidence``, the softmax probability of the
+        prediction; and ``margin``, the margin at x_adv under the semantics of ``lower``, rounded up (NaN unless the
+        bounds cross). A sandwich of a smoothed classifier has ``p_lower``, and ``p_value`` of the test at x_adv, 1
+        where nothing was tested.
         """
         return join_blocks(list(self.blocks()))
 
@@ -197,7 +198,7 @@ class Run(Tabular):
 
         Args:
             name: "counts" for the estimation samples, "counts0" for the samples that selected the class, or
-                "counts_adv" for the samples of a sandwich's test at x_adv, all 0 where nothing was tested.
+                "counts_adv" for the samples of a sandwich's test at x_adv (all counts are 0 where nothing was tested).
 
         Returns:
             int64 [N, K+1]; the last column counts outputs without a winner, such as NaN.
@@ -314,9 +315,9 @@ class Run(Tabular):
             epsilon: one of ``parameters["epsilons"]``.
 
         Returns:
-            ``verdict``: "verified", "falsified" or "unknown"; ``stage``: what gave the verdict, "forward", "attack" or
-            a method, "" where unknown; ``margin``, float64: the smallest margin proved by the last method tried, NaN
-            where no method was tried. Each is [N].
+            ``verdict``: "verified", "falsified" or "unknown"; ``stage``: the stage that gave the verdict ("forward",
+            "attack" or a method), "" where the verdict is unknown; ``margin``, float64: the smallest margin proved by
+            the last method tried, NaN where no method was tried. Each is [N].
 
         Raises:
             InputError: the run is not a verification, or does not have this epsilon.

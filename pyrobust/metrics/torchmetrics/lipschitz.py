@@ -73,7 +73,7 @@ class CategoricalProvableRobustAccuracy(_Twin, CountedMetric):
     Args:
         epsilon: radius.
         lip_const: Lipschitz constant.
-        disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
+        disjoint_neurons: whether ``lip_const`` is the constant of each logit, rather than of all logits together.
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
@@ -98,7 +98,7 @@ class CategoricalProvableAvgRobustness(_Twin, MeanMetric):
 
     Args:
         lip_const: Lipschitz constant.
-        disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
+        disjoint_neurons: whether ``lip_const`` is the constant of each logit, rather than of all logits together.
         negative_robustness: whether a misclassified example counts with a negative radius, rather than 0.
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 

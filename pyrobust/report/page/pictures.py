@@ -49,7 +49,8 @@ class Pictures:
 
     Attributes:
         images: the data set.
-        adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
+        adversarial: maps the data-set index of each example that has an adversarial example to the run with the nearest
+            one.
     """
 
     images: LabelledImages

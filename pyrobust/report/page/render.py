@@ -48,7 +48,7 @@ def page_html(
     Args:
         results: runs of any kind and certification logs, with at least one example each; verifications and attacks of
             one network, data set and norm are shown together, as lower and upper bounds.
-        data: the data set, for pictures. None: the data set, loaded again from the files that a run names; a data set
+        data: the data set, for pictures. None: the data set is loaded again from the files that a run names; a data set
             that comes from code has to be given.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
@@ -169,7 +169,7 @@ def write_page(
     Args:
         path: path of the page. An existing file is overwritten if it is a page of this kind, or if ``replace`` is true.
         results: runs of any kind and certification logs.
-        data: the data set, for pictures. None: the data set, loaded again from the files that a run names.
+        data: the data set, for pictures. None: the data set is loaded again from the files that a run names.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
             one common radius for each norm, either a radius given to the runs or a round number.

@@ -153,7 +153,7 @@ class PageSubject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius; a bound decided at given radii is at most the largest one."""
+        """Whether the lower bound could reach a radius; a bound decided at given radii is at most their largest."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:

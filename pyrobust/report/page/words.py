@@ -25,7 +25,7 @@ class KeyNumber:
     Attributes:
         title: what the number is.
         value: the number.
-        interval: its interval, in words; "" if it has none.
+        interval: interval of the number, in words; "" if there is none.
         style: CSS class of its colour; "" for none.
     """
 

@@ -64,8 +64,8 @@ class NamedRate:
     Attributes:
         name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
         rate: the share of the images, with its interval.
-        at: what the rate refers to, such as {"sigma": 0.25}. In JSON, rates that have an ``at`` and the same name form
-            a list.
+        at: the setting to which the rate refers, such as {"sigma": 0.25}. In JSON, rates that have an ``at`` and the
+            same name form a list.
     """
 
     name: str
@@ -105,8 +105,8 @@ class Bound:
 class Kind:
     """A kind of run; subclasses declare their own parameters and columns as attributes.
 
-    Columns are in the order of declaration, those of a base class first; a column that is declared again moves to the
-    end. ``KINDS`` holds an instance of each class with a layout; ``name`` defaults to the layout.
+    Columns are in the order of declaration, and the columns of a base class come first; a column that is declared again
+    moves to the end. ``KINDS`` holds an instance of each class with a layout; ``name`` defaults to the layout.
 
     Attributes:
         name: the kind, as a header states it; several layouts may share one name.
