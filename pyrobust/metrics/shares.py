@@ -174,8 +174,8 @@ def robustness_shares_by_group(
         upper: [N], as in ``robustness_shares``.
         radii: as in ``robustness_shares``.
         groups: [N], integers of at least 0: labels, or the bins of ``confidence_bins``.
-        alpha: upper bound, for one share at one radius, on the probability that at least one group's interval misses;
-            in (0, 1).
+        alpha: upper bound on the probability that at least one group's interval for one share at one radius misses the
+            true share; in (0, 1).
 
     Returns:
         GroupShares.

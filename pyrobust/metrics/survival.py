@@ -181,8 +181,8 @@ class SurvivalCurve(Tabular):
     def hard_samples(self, below: float = HARD) -> _Ints:
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
 
-        A better defence can win or lose only on hard examples, whereas easy examples make up most of an average radius.
-        Examples with p̂_A < 1/2 are lost, not hard: ``share_below_half`` counts them.
+        Hard examples decide what a better defence can win or lose, although easy examples make up most of an average
+        radius. Examples with p̂_A < 1/2 are lost, not hard: ``share_below_half`` counts them.
 
         Args:
             below: limit of p̂_A, in (1/2, 1].

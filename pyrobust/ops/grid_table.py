@@ -31,9 +31,9 @@ _MANTISSA = 23
 class GridNoise:
     """Table for drawing noise h·J, where J = round(sigma·Z / h) is an integer and Z is standard normal.
 
-    The magnitude |J| is the number of thresholds above V, which is 95 uniform random bits; one more bit is the sign of
-    J. Threshold k is ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail:
-    its magnitude is not drawn, and a sample with a tail must not be counted.
+    The magnitude |J| is the number of thresholds above V, a number of 95 uniform random bits; one more bit is the sign
+    of J. Threshold k is ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a
+    tail: its magnitude is not drawn, and a sample with a tail must not be counted.
 
     Attributes:
         sigma: standard deviation of the noise before rounding, exactly this float64.

@@ -27,8 +27,8 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
-            derivative.
+        out: tensor to write to, either v itself or a tensor of the same shape, dtype and device; not allowed if v or
+            radius needs a derivative.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
@@ -55,8 +55,8 @@ def project_linf_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None =
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
-            derivative.
+        out: tensor to write to, either v itself or a tensor of the same shape, dtype and device; not allowed if v or
+            radius needs a derivative.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.

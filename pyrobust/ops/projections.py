@@ -28,8 +28,8 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite, D ≥ 1.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
-            derivative.
+        out: tensor to write to, either v itself or a tensor of the same shape, dtype and device; not allowed if v or
+            radius needs a derivative.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
@@ -60,8 +60,8 @@ def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: tensor to write to, v itself or a tensor of its shape, dtype and device; not allowed if v or radius needs a
-            derivative.
+        out: tensor to write to, either v itself or a tensor of the same shape, dtype and device; not allowed if v or
+            radius needs a derivative.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.

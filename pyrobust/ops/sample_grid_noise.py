@@ -63,8 +63,8 @@ def sample_grid_noise(
 
     Args:
         k: images [M, ...], int32: x = step·k.
-        runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``k[row]``, whose index
-            in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
+        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of the image ``k[row]``,
+            whose index in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
         sigma: standard deviation of the noise before rounding, positive, at most 2**13 steps.
         step: an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
         stage: "select", "estimate", "predict", "attack" or "train".
@@ -72,7 +72,7 @@ def sample_grid_noise(
         keys: Philox key of each run, in [0, 2**64), in place of the seed; for example for noise that is keyed by an
             image's values. Default: the seed.
         normalize: (mean, std), each of length C = k.shape[1]; std positive (checked on the CPU only).
-        dtype: of the batch: float32, float64, bfloat16 or float16.
+        dtype: dtype of the batch: float32, float64, bfloat16 or float16.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 

@@ -54,8 +54,8 @@ def sample_noise(
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64; a result of any other dtype is
             computed from x in float32.
-        runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``x[row]``, whose index
-            in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
+        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of the image ``x[row]``,
+            whose index in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
         sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, and Laplace
             noise has scale sigma/√2.
         noise: "gaussian", "uniform" or "laplace".
@@ -64,7 +64,7 @@ def sample_noise(
         keys: Philox key of each run, in [0, 2**64), in place of the seed; for example for noise that is keyed by an
             image's values. Default: the seed.
         normalize: (mean, std), each of length C = x.shape[1]; std positive (checked on the CPU only).
-        dtype: of the result: float32, float64, bfloat16 or float16; default x's.
+        dtype: dtype of the result: float32, float64, bfloat16 or float16; default: the dtype of x.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 

@@ -218,7 +218,7 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
 def read_run_row(
     connection: sqlite3.Connection, path: Path, versions: Collection[int], *, whole: bool = True
 ) -> tuple[Header, int, int, dict[str, tuple[str, str]]] | None:
-    """Check that a file has one of these schema versions, and read its table "run"; None for an empty database.
+    """Check that a file has one of the given schema versions, and read its table "run"; None for an empty database.
 
     The kind and the parameters are not checked. The result also holds the schema versions of the file and of the header
     row, and the SQL of all tables.
