@@ -137,10 +137,10 @@ class Run(Tabular):
         Attacks: ``prediction`` for the clean image; ``adversarial``, the prediction for x_adv (-1: no finite largest
         logit); ``broken_by``, the attack that fooled the model ("clean" where the model misclassifies the clean image,
         "" where the model is robust); and ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model
-        is robust and so no adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up,
-        0 where the clean image is misclassified, and inf where no adversarial example was found. In a run with
-        ``certify_first``, ``proved`` is 1 where the image is proved robust and was not attacked; ``rows_saved`` is the
-        least number of rows (single-image forward passes) that attacks on the image would have taken; and
+        is robust, that is, where no adversarial example was found. In a minimum-norm run, ``distance`` is exact and
+        rounded up, 0 where the clean image is misclassified, and inf where no adversarial example was found. In a run
+        with ``certify_first``, ``proved`` is 1 where the image is proved robust and was not attacked; ``rows_saved`` is
+        the least number of rows (single-image forward passes) that attacks on the image would have taken; and
         ``proof_seconds`` is the image's share of the proof time.
 
         Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), or 0.0 if no radius was
