@@ -115,10 +115,10 @@ def plan(
     """Estimate the cost, the time and the yield of a sweep before running it.
 
     Recovers the probabilities behind a certification's radii and simulates three sampling methods: a fixed n, a
-    confidence sequence, and the hybrid of both. Prints samples, certified and undecided shares and the exact error, and
-    recommends a method. With --workers, also prints the wall time and the worker-hours of the sweep, from the
-    seconds of the pilot; this plans runs of every kind. Several logs give a plan each, the
-    shards of one sweep a single one.
+    confidence sequence, and the hybrid of both. Prints the number of samples, the shares of certified and undecided
+    images and the exact error probability of each method, and recommends a method. With --workers, also prints the wall
+    time and the worker-hours of the sweep, from the seconds of the pilot; this plans runs of every kind. Several logs
+    give a plan each, the shards of one sweep a single one.
 
     Example: pyrobust plan cohen_sigma0.25.tsv --radii 0.25,0.5
 

@@ -157,7 +157,7 @@ class Run(Tabular):
         return join_blocks(list(self.blocks()))
 
     def blocks(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield ``table`` some thousand rows at a time, in index order, without keeping it.
+        """Yield the rows of ``table`` in index order, some thousand at a time, without keeping the table.
 
         Raises:
             FileFormatError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Noisy batches of samples of many images, several drawn at once if they are small, and the votes on the samples."""
+"""Draws noisy samples of many images in batches, several small batches at once, and counts the votes on the samples."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Elementwise(Norm):
         return z + (smooth - smooth.detach())
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """The norm's direction, with elements scaled by the radii."""
+        """The step of steepest ascent in the norm, each element multiplied by its radius."""
         moves = torch.where(self.weight.to(gradient.device) > 0, gradient, 0.0)
         direction = self.norm.direction(moves)
         return direction if self.radius is None else self.scaled(direction)

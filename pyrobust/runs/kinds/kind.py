@@ -64,8 +64,8 @@ class NamedRate:
     Attributes:
         name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
         rate: the share of the images, with its interval.
-        at: the setting to which the rate refers, such as {"sigma": 0.25}. In JSON, rates that have an ``at`` and the
-            same name form a list.
+        at: the setting to which the rate refers, such as {"sigma": 0.25}. In JSON, rates of the same name that have an
+            ``at`` form one list.
     """
 
     name: str

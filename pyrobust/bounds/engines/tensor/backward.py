@@ -47,7 +47,7 @@ class FiniteSets:
 
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
-        changes: [B], the largest number of parts of an input that may differ from their first points.
+        changes: [B], how many parts of an input may differ from their first points at once.
         error: [B, P·m], the rounding error that a coefficient of 1 causes in its row.
     """
 

@@ -401,7 +401,7 @@ def row_of_curve(
     slope_range: Callable[[Activation], tuple[float, float]] | None = None,
     offset: Callable[[Activation], float] = lambda node: 0.0,
 ) -> ActivationRow:
-    """The row of a function that is a curve."""
+    """The entry of a function that is a ``Curve`` in the table of activations."""
     return row_of_bounds(
         forward,
         lambda node, lower, upper: curve_interval(curve_of(node), lower, upper),

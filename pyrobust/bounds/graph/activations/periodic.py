@@ -1,4 +1,4 @@
-"""Sine and cosine: convex, concave and convex on the three half periods around a maximum, after a shift."""
+"""Sine and cosine, shifted so that a maximum is near: concave around it, convex on the half periods beside that."""
 
 from __future__ import annotations
 
