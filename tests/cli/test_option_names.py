@@ -113,6 +113,7 @@ REFUSED = {
         ("--epsilons 0:1", "--epsilons: expected START:STOP:POINTS"),
         ("--epsilons 0:1:1", "--epsilons: expected START:STOP:POINTS with 2 to 10000 points"),
         ("--epsilons 1:0:5", "--epsilons: expected START:STOP:POINTS with START below STOP"),
+        ("--epsilons 1:1:5", "--epsilons: expected START:STOP:POINTS with START below STOP"),
         ("--epsilons 0:1:5 --attack pgd --certify-first", "--certify-first: expected none with another attack"),
         ("--epsilons 0:1:5 --json taken.json", f"--json: expected {OTHER}"),
         ("--epsilons 0:1:5 --plot taken.png", f"--plot: expected a new file, got 'taken.png', {EXISTS}"),
