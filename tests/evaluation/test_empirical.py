@@ -316,6 +316,12 @@ def test_dicts_and_tuples():
         assert calculate_empirical_robustness(Bag().train(), dataset, less, 1) == 1 / 3
     assert ids[0].tolist() == [1, 2, 9]
 
+    bag = Bag().eval()
+    couples = DataLoader([((ids[i], mask[i]), labels[i]) for i in range(3)], batch_size=3)
+    attack = lambda model, couple, label, budget: (couple[0] - budget, couple[1])
+    model = lambda couple: bag({"ids": couple[0], "mask": couple[1]})
+    assert calculate_empirical_robustness(model, couples, attack, 1) == 1 / 3
+
     def entails(pair):
         return ("entails", pair[0] in pair[1])
 

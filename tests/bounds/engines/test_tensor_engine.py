@@ -83,6 +83,13 @@ def test_agrees_with_the_native_engine_in_float64(method: str, norm: str) -> Non
                 assert_close(ours, native, 1e-12)
 
 
+def test_fan_in_counts_all_products_of_a_window() -> None:
+    net, x = nn.Sequential(nn.Conv2d(4, 6, (3, 2), groups=2), nn.Flatten()), torch.zeros(1, 4, 5, 5)
+    layer = Network(BoundedModel(net, x).output, CPU).layers[1]
+    assert layer.products
+    assert (layer.fan_in(backward=False), layer.fan_in(backward=True)) == (2 * 3 * 2, 3 * 3 * 2)
+
+
 def test_windows_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cover residual connections, normalisation, pooling, strides, groups and paddings."""
     rng = np.random.default_rng(8)

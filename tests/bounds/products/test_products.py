@@ -200,6 +200,12 @@ class SelfAttention(nn.Module):
         return torch.cat(self.attention(x, x[:, 1:], x[:, 1:]), 2).flatten(1)
 
 
+class MaskedAttention(SelfAttention):
+    def forward(self, x: Tensor) -> Tensor:
+        later = torch.ones(3, 3, dtype=torch.bool).triu(1)
+        return self.attention(x, x, x, need_weights=False, attn_mask=later)[0].flatten(1)
+
+
 class Causal(nn.Module):
     """Attention to earlier tokens, its mask filled into the scores; queries and keys of length 1."""
 
@@ -229,6 +235,7 @@ NETS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "group norm": (lambda: norm_net(nn.GroupNorm(2, 4)), (1, 6, 6)),
     "gate": (lambda: norm_net(Gate()), (1, 6, 6)),
     "attention weights": (SelfAttention, (3, 6)),
+    "masked attention": (MaskedAttention, (3, 6)),
     "causal attention": (Causal, (3, 6)),
     "vision transformer": (hugging_face, (1, 6, 6)),
     "long short-term memory": (lambda: Recurrent(nn.LSTM(4, 3, num_layers=2, batch_first=True), last=True), (3, 4)),
