@@ -329,6 +329,13 @@ def logs_of_two_sigmas():
     ]
 
 
+def test_wrong_classes_come_before_abstentions():
+    log = log_of([600, 400, *[1000] * 7, 900], [False, *[True] * 8, False])
+    [subject] = subjects_of(log)
+    assert log.prediction[[9, 0, 1]].tolist() == [0, 1, -1]
+    assert subject.order[:3].tolist() == [9, 0, 1]
+
+
 def test_models_are_compared_at_one_radius():
     logs = logs_of_two_sigmas()
     alone = [subjects_of(log)[0].headline for log in logs]
