@@ -18,6 +18,7 @@ from pyrobust import BoundedModel
 from pyrobust.bounds import BoundOptions, Bounds, Verdicts
 from pyrobust.bounds.engines import chunks, native, watch
 from pyrobust.bounds.engines.native_packing import native_network
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.watch import Watch, duration
 from pyrobust.bounds.methods import CROWN, CROWN_IBP, IBP
 from pyrobust.errors import InputError, ModelError
@@ -284,6 +285,20 @@ def test_work_is_counted_in_multiplications() -> None:
     assert work.rows(CROWN, "linf", 5) == [0, 64, 0, 5]
     durations = [duration(seconds) for seconds in (99, 101, 5999, 6001, 172_801)]
     assert durations == ["99 s", "2 min", "100 min", "1.7 h", "2.0 days"]
+
+
+def test_spared_rows_shorten_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)).eval()
+    work = native_network(BoundedModel(net, torch.zeros(1, 1, 4, 4)).output, torch.float32).work
+    for name in ("EVERY", "MEASURED", "LONG"):
+        monkeypatch.setattr(watch, name, 0.0)
+    monkeypatch.setattr(time, "monotonic", itertools.count().__next__)
+    announced: dict[str, float] = {}
+    watched = Watch("crown", 1, None, lambda shown: None, announced, searches=False)
+    watched.begin(work, Query("crown", True, "real", None), "linf", 1, 5, 0)
+    watched.tell([0, 16, 0, 0], [0, 16, 0, 0], 0)
+    needed = work.intervals + (64 - 16) * work.row(1) + 5 * work.row(3)
+    assert announced["crown"] == pytest.approx(1 + (needed / (16 * work.row(1)) - 1) / 2)
 
 
 def test_a_network_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
