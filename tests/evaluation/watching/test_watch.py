@@ -77,6 +77,17 @@ def test_a_complete_run(tmp_path: Path) -> None:
     assert json.loads(json.dumps(state.to_dict()))["rates"][1]["radius"] == 0.1
 
 
+def test_no_time_remains_for_a_writer_that_is_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.db"
+    with RunWriter(path, header("certify")) as writer:
+        writer.append(MAKERS["certify"](range(4)))
+    now = time.time()
+    monkeypatch.setattr(watch_module, "is_written", lambda path: True)
+    monkeypatch.setattr(time, "time", lambda: now + 1e6)
+    state = seen(RunWatcher(path))
+    assert (state.state, state.done < state.total, state.seconds_left) == ("running", True, 0.0)
+
+
 def test_rates_of_every_kind(tmp_path: Path) -> None:
     paths = {case: write_rows(tmp_path / f"{case}.db", case, images=8) for case in MAKERS}
     predict_dataset(smoother(), images(), n=50, out=tmp_path / "predict.db")
