@@ -12,6 +12,8 @@ import pytest
 from planted_logs import HEADER, audited, joined, made_up, message, split
 from scipy import stats
 
+from pyrobust.auditing import read_certification_log
+from pyrobust.auditing.check_abstentions import _no_abstentions
 from pyrobust.auditing.check_copies import _same_times
 from pyrobust.auditing.fit import Fit
 from pyrobust.auditing.formulas import OTHER_FORMULAS, USUAL, Parameters
@@ -140,13 +142,13 @@ def test_copied_rows(tmp_path: Path, times: bool) -> None:
     assert "300 rows" in report.faults[0].message
 
 
-@pytest.mark.parametrize(("copies", "found"), [(6, False), (7, True)])
-def test_copies_that_chance_does_not_explain(copies: int, found: bool) -> None:
+@pytest.mark.parametrize(("copies", "flagged"), [(6, False), (7, True)])
+def test_copies_that_chance_does_not_explain(copies: int, flagged: bool) -> None:
     """Of 100 contents and two rows of a time, all pairs agree with probability 0.02^copies: e^-23.5, e^-27.4."""
     content = np.arange(200) // 2
     seconds = np.arange(200.0)
     seconds[1 : 2 * copies : 2] = seconds[: 2 * copies : 2]
-    assert _same_times(content, seconds).any() == found
+    assert _same_times(content, seconds).any() == flagged
 
 
 def test_labels_numbered_from_one(tmp_path: Path) -> None:

@@ -135,6 +135,12 @@ def judged(n: int, **fooled: list[int]) -> tuple[Notes, trials.Trials]:
 
 def test_more_steps_count_what_the_white_box_attacks_fooled() -> None:
     _, made = judged(8, **{trials._WHITE_BOX: list(range(7))})
+    made._attack_rest(trials._MORE, PGD, steps=1)
+    assert made.fooled[trials._MORE][:7].all()
+
+
+def test_a_loss_that_pgd_does_not_raise() -> None:
+    notes, made = judged(40, PGD=list(range(10)))
     made._check_loss(made.subject.x)
     (finding,) = notes.findings
     assert (finding.name, finding.severity, finding.evidence["count"]) == ("flat-loss", "masked", 30)
