@@ -203,7 +203,8 @@ class SelfAttention(nn.Module):
 class MaskedAttention(SelfAttention):
     def forward(self, x: Tensor) -> Tensor:
         later = torch.ones(3, 3, dtype=torch.bool).triu(1)
-        return self.attention(x, x, x, need_weights=False, attn_mask=later)[0].flatten(1)
+        mixed: Tensor = self.attention(x, x, x, need_weights=False, attn_mask=later)[0]
+        return mixed.flatten(1)
 
 
 class Causal(nn.Module):
