@@ -31,7 +31,7 @@ def find_cause(
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
         first: rows of one batch.
         second: the same rows in another batch, or in another place.
-        same: whether two tensors [m, ...] count as equal; default: if they are equal bit by bit.
+        same: whether two tensors [m, ...] count as equal; default: if all elements are equal, NaN included.
     """
     if not isinstance(model, nn.Module):
         return describe("", model)

@@ -19,9 +19,9 @@ from pyrobust.stats.stopping import futility_counts
 def looks(n_max: int) -> tuple[int, ...]:
     """Sample sizes at which an image is judged: a fixed schedule, so that no decision depends on the batch size.
 
-    The step from one sample size to the next is about 1/16 of the size, but at least 16 samples; the last sample size
-    is n_max. A confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision
-    is delayed at most until the next look.
+    The step from one sample size to the next is about 1/16 of the size, and at least 16 samples except for the last
+    step, which ends at n_max. A confidence sequence holds at all sample sizes, so the number of looks costs nothing in
+    alpha; a decision is delayed at most until the next look.
 
     Args:
         n_max: last sample size, in [1, 10**9].
