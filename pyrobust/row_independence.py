@@ -518,12 +518,16 @@ def tensor_versions(module: nn.Module) -> Versions:
         for kept in (submodule._parameters, submodule._buffers)
         for t in kept.values()
     )
-    return tuple(
-        # sparse tensors have no storage of their own
-        (t.device, t.data_ptr() if t.layout == torch.strided else id(t), 0 if t.is_inference() else t._version)
-        for t in tensors
-        if t is not None
-    )
+    return tuple((t.device, _address(t), 0 if t.is_inference() else t._version) for t in tensors if t is not None)
+
+
+def _address(tensor: Tensor) -> int:
+    """Address of a tensor's values; oneDNN's own layout has none."""
+    if tensor.is_mkldnn:
+        return id(tensor)
+    if tensor.layout != torch.strided:
+        tensor = tensor.detach()._values() if tensor.layout == torch.sparse_coo else tensor.detach().values()
+    return tensor.data_ptr()
 
 
 def _last_bit_changed(row: Tensor) -> Tensor:

@@ -457,12 +457,16 @@ def even_rows(total: int, limit: int) -> int:
 
 def enter_evaluation_mode(model: object) -> None:
     """Put a module into evaluation mode; do nothing to a callable."""
-    if isinstance(model, nn.Module) and any(module.training for module in _modules_with_a_mode(model)):
+    if isinstance(model, nn.Module) and any(module.training for module in modules_with_a_mode(model)):
         _evaluate(model)
 
 
-def _modules_with_a_mode(model: object) -> list[nn.Module]:
-    """A module and its submodules; a module of ``torch.jit.freeze`` has no mode."""
+def modules_with_a_mode(model: object) -> list[nn.Module]:
+    """Return a module and its submodules but those of ``torch.jit.freeze``, which have no mode; nothing of a callable.
+
+    >>> len(modules_with_a_mode(nn.Sequential(nn.ReLU()))), modules_with_a_mode(torch.relu)
+    (2, [])
+    """
     modules = submodules(model) if isinstance(model, nn.Module) else []
     return [module for module in modules if hasattr(module, "training")]
 
@@ -479,7 +483,7 @@ def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]
     Some layers merge their weights in evaluation mode; a call of ``train`` separates the weights again. ``evaluation``
     enters evaluation mode.
     """
-    modules = _modules_with_a_mode(model)
+    modules = modules_with_a_mode(model)
     modes = [module.training for module in modules]
     try:
         if evaluation and any(modes):

@@ -16,6 +16,7 @@ from pyrobust import RandomizedSmoothing
 from pyrobust.attacks import PGD
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.machine import in_batches
+from pyrobust.row_independence import tensor_versions
 from pyrobust.runner import Runner, reporting
 
 X = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(2))
@@ -144,6 +145,9 @@ def test_sparse_weights():
     sparse.weight, sparse.bias = nn.Parameter(dense[1].weight.detach().to_sparse()), dense[1].bias
     votes = [RandomizedSmoothing(model, 5, 0.5, batch_size=20).votes(X, n=40) for model in (sparse, dense)]
     np.testing.assert_array_equal(*votes)
+    before = tensor_versions(sparse)
+    sparse.weight.data = (2 * dense[1].weight.detach()).to_sparse()
+    assert tensor_versions(sparse) != before
 
 
 def test_a_module_is_moved_to_the_given_device(device):

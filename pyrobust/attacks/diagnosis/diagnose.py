@@ -8,13 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobust.checks import NORMS, NormLike, Numbers, class_labels, clip_range, positive
 from pyrobust.clip import need_range
 from pyrobust.errors import InputError, ModelError
 from pyrobust.machine import seeded_generators
-from pyrobust.runner import Classifier, Progress, evaluation_mode, reporting
+from pyrobust.runner import Classifier, Progress, evaluation_mode, modules_with_a_mode, reporting
 
 from ..engine.base import read_epsilon
 from ..engine.norms import norm_of
@@ -104,8 +104,7 @@ def diagnose(
     >>> diagnosis.verdict, diagnosis.findings[0].name, diagnosis.findings[0].evidence["cause"]
     ('masked', 'zero-gradient', 'piecewise constant')
     """
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    training = [module for module in modules if getattr(module, "training", False)]
+    training = [module for module in modules_with_a_mode(model) if module.training]
     radius = positive("epsilon", read_epsilon(epsilon))
     need_range("a diagnosis", clip)
     clip = clip_range("clip", clip)

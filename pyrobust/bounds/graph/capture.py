@@ -48,7 +48,7 @@ from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lo
 from pyrobust.bounds.graph.nodes import Input, Node
 from pyrobust.checks import Numbers, float_tensor, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
-from pyrobust.runner import evaluation_mode, logits_of
+from pyrobust.runner import evaluation_mode, logits_of, modules_with_a_mode
 
 #: Largest difference of graph and module, in roundoffs of the largest intermediate value: sums run in another order.
 _TOLERANCE = 2.0**10
@@ -135,7 +135,7 @@ def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
 
 
 def _capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tensor], Tensor]) -> Node:
-    if any(getattr(module, "training", False) for module in model.modules()):
+    if any(module.training for module in modules_with_a_mode(model)):
         raise InputError("model", "evaluation mode", "a submodule that stays in training mode after model.eval()")
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
     if torch.is_autocast_enabled(device.type):
