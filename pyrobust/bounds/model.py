@@ -116,7 +116,7 @@ class BoundedModel:
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
-        InputError: outputs that are not [B, K], a submodule that stays in training mode, or an unknown engine.
+        InputError: outputs other than [B, K], a submodule in training mode, sparse parameters, or an unknown engine.
         ModelError: the model has an operator without a bound rule, a data-dependent branch, or parameters that are not
             finite.
 

@@ -94,6 +94,13 @@ def with_number(name: str, number: float) -> nn.Module:
     return net
 
 
+def compressed() -> nn.Module:
+    """Its tracing would end the process."""
+    net = nn.Linear(4, 3)
+    net.weight = nn.Parameter(net.weight.detach().to_sparse_csr())
+    return net
+
+
 @pytest.mark.parametrize(
     ("net", "x", "error", "message"),
     [
@@ -102,6 +109,7 @@ def with_number(name: str, number: float) -> nn.Module:
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).double()), X, ModelError, "dtype"),
         (nn.Conv2d(1, 1, 1), torch.zeros(1, 1, 2, 2), InputError, r"outputs \[B, K\]"),
         (nn.ConstantPad1d(2, -torch.inf), X, ModelError, "-inf"),
+        (compressed(), X, InputError, "model: expected dense .* got weight in torch.sparse_csr; use to_dense"),
     ],
 )
 def test_models_are_refused(net: nn.Module, x: Tensor, error: type[Exception], message: str) -> None:

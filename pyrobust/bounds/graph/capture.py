@@ -94,7 +94,7 @@ def capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tens
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
-        InputError: a submodule stays in training mode.
+        InputError: a submodule stays in training mode, or a parameter or buffer is sparse.
         ModelError: the model cannot be traced, has an operator without a rule, or differs from its graph.
     """
     if not isinstance(model, nn.Module):
@@ -137,6 +137,9 @@ def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
 def _capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tensor], Tensor]) -> Node:
     if any(module.training for module in modules_with_a_mode(model)):
         raise InputError("model", "evaluation mode", "a submodule that stays in training mode after model.eval()")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.layout != torch.strided:  # torch.export may end the process
+            raise InputError("model", "dense parameters and buffers", f"{name} in {tensor.layout}", "use to_dense()")
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
     if torch.is_autocast_enabled(device.type):
         raise ModelError(
