@@ -20,11 +20,10 @@ from pyrobust.attacks import Square, autoattack
 from pyrobust.attacks.minimum import ensemble
 
 if TYPE_CHECKING:
-    from fake_cuda import FakeCuda
+    from support.fake_cuda import FakeCuda
 
 ROOT = Path(__file__).parent
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # no trials of threads, whose passes depend on the machine
-sys.path.insert(0, str(ROOT))  # for fake_cuda
 
 # Each run draws examples of its own, so that few add up; those of "ci" are the same in every run of a commit.
 hypothesis.settings.register_profile("default", max_examples=50, deadline=None)
@@ -132,7 +131,7 @@ def second_cuda(cuda: torch.device) -> torch.device:
 @pytest.fixture
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """Two GPUs that do not exist, see ``fake_cuda``."""
-    from fake_cuda import FakeCuda
+    from support.fake_cuda import FakeCuda
 
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # the kernels are the CPU's, whose products are float32
 

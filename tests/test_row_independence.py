@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from row_models import DEPENDENT, HONEST, RowModel
+from support.row_models import DEPENDENT, HONEST, RowModel
 from torch import Tensor, nn
 
 from pyrobust import RandomizedSmoothing

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from fractions import Fraction
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
-
-from pyrobust import ABSTAIN, RandomizedSmoothing
-
-sys.path.insert(0, str(Path(__file__).parent))
-from smoothing_outcomes import (
+from support.smoothing_outcomes import (
     NORMS,
     distance_of,
     outcomes,
@@ -30,6 +24,8 @@ from smoothing_outcomes import (
     smoother_with_votes,
     wrong_predictions,
 )
+
+from pyrobust import ABSTAIN, RandomizedSmoothing
 
 EXAMPLES = 20_000
 

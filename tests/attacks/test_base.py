@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, images, inside, random, shortened, small_net
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attack_models import NORMS, images, inside, random, shortened, small_net
 from torch import Tensor, nn
 
 import pyrobust

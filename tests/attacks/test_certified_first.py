@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, halfspace, random, shortened
+from support.attack_models import NORMS, halfspace, random, shortened
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, EOT, FAB, AutoAttack, Square

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import (
+from support.attack_models import (
     ATTACKS,
     CASES,
     NORMS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from attack_models import NORMS, fooled_alone, halfspace, images, inside, random, small_net
 from hypothesis import given
 from hypothesis import strategies as st
-from piecewise_linear import shortest_step
+from support.attack_models import NORMS, fooled_alone, halfspace, images, inside, random, small_net
+from support.piecewise_linear import shortest_step
 from torch import Tensor, nn
 
 from pyrobust.attacks.engine.norms import norm_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from attack_models import NORMS, inside, random
+from support.attack_models import NORMS, inside, random
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, FAB, PGD, BatchAttack, DeepFool, MinimumNormAttack, Square

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_models import NORMS, Recording, halfspace, images, inside, small_net
+from support.attack_models import NORMS, Recording, halfspace, images, inside, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, BIM, PGD

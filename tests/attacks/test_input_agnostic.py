@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attack_models import NORMS, Recording, halfspace, images, inside, random, small_net
+from support.attack_models import NORMS, Recording, halfspace, images, inside, random, small_net
 from torch import Tensor
 
 from pyrobust.attacks import AdversarialPatch, Patch, UniversalPerturbation

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_models import CASES, Recording, fooled_alone, images, random, shortened, small_net
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attack_models import CASES, Recording, fooled_alone, images, random, shortened, small_net
 from torch import Tensor
 
 from pyrobust.attacks import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import halfspace, inside, random
-from piecewise_linear import linear_distance
+from support.attack_models import halfspace, inside, random
+from support.piecewise_linear import linear_distance
 
 from pyrobust.attacks import APGD, BIM, FGSM, PGD
 

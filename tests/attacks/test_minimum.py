@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import fooled_alone, inside
-from piecewise_linear import distance_to_other_class, linear_distance, random_net, regions
+from support.attack_models import fooled_alone, inside
+from support.piecewise_linear import distance_to_other_class, linear_distance, random_net, regions
 from torch import Tensor, nn
 
 from pyrobust.attacks import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, fooled_alone, images, inside, made, random, small_net
+from support.attack_models import NORMS, fooled_alone, images, inside, made, random, small_net
 from torch import Tensor, nn
 
 from pyrobust import BPDA

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import images, small_net
+from support.attack_models import images, small_net
 from torch import Tensor, nn
 
 from pyrobust import BPDA

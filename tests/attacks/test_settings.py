@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from attack_models import NORMS, images, small_net
+from support.attack_models import NORMS, images, small_net
 from torch import nn
 
 from pyrobust.attacks import APGD, BIM, EAD, FGSM, PGD, AutoAttack, CarliniWagner, DeepFool, Square, TransferAttack

@@ -8,7 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_logs import ALPHA, N, Planted, audited, joined, made_up, message, plant, six_down, split, three_digits
+from support.planted_logs import (
+    ALPHA,
+    N,
+    Planted,
+    audited,
+    joined,
+    made_up,
+    message,
+    plant,
+    six_down,
+    split,
+    three_digits,
+)
 
 from pyrobust.auditing import Audit, audit, read_certification_log
 from pyrobust.auditing.log_reader import _COLUMNS

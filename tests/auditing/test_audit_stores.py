@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from damage import change
+from support.damage import change
 
 from pyrobust.attacks import FAB, FGSM, AutoAttack
 from pyrobust.auditing.audit import audit_run

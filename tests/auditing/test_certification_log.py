@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planted_logs import made_up, split, three_digits
+from support.planted_logs import made_up, split, three_digits
 
 from pyrobust.auditing import certification_log, log_reader
 from pyrobust.auditing.check_radii import usable_rows

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_logs import HEADER, audited, joined, made_up, message, split
 from scipy import stats
+from support.planted_logs import HEADER, audited, joined, made_up, message, split
 
 from pyrobust.auditing import read_certification_log
 from pyrobust.auditing.check_abstentions import _no_abstentions
@@ -188,7 +187,6 @@ def test_a_bound_of_two_counts_is_named_as_not_tried(tmp_path: Path) -> None:
 # --- printed radii
 
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 simulation = pytest.importorskip("studies.audit.simulation", reason="bench is not beside the tests")
 
 COMMON = Parameters(100_000, 0.001, 1.0)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))  # for exact, bound_nets, bound_sets, bound_graphs, bound_data
 
 
 @pytest.fixture

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from pyrobust.bounds import BoundedModel
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 nets = pytest.importorskip("studies.bounds.architecture_nets", reason="bench is not beside the tests")
 
 

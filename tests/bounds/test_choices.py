@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from bound_nets import Moved
-from bound_sets import values_at, violated
-from exact import exact_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.bound_nets import Moved
+from support.bound_sets import values_at, violated
+from support.exact import exact_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, Choices

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import bound_nets
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from bound_engines import LIBRARY, NAMES, engine_of
-from bound_graphs import graph_of
+from support import bound_nets
+from support.bound_engines import LIBRARY, NAMES, engine_of
+from support.bound_graphs import graph_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_blocks import AnyEngine, Tally
-from bound_engines import LIBRARY, PATHS, engine_of
-from bound_graphs import graph_of
-from bound_sets import KINDS, Sets, extreme_values, random_sets, violated
+from support import bound_nets
+from support.bound_blocks import AnyEngine, Tally
+from support.bound_engines import LIBRARY, PATHS, engine_of
+from support.bound_graphs import graph_of
+from support.bound_sets import KINDS, Sets, extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

@@ -10,13 +10,13 @@ import dataclasses
 import itertools
 from typing import Any
 
-import bound_sets
 import numpy as np
 import pytest
 import torch
-from bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
-from bound_engines import LIBRARY, PATHS, engine_of
-from bound_nets import Residual
+from support import bound_sets
+from support.bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
+from support.bound_engines import LIBRARY, PATHS, engine_of
+from support.bound_nets import Residual
 from torch import Tensor, nn
 from torch.nn import functional as F
 

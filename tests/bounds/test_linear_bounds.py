@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_sets import KINDS, Sets, extreme_points, random_sets, values_at, violated
-from exact import Exact, exact_of
+from support import bound_nets
+from support.bound_sets import KINDS, Sets, extreme_points, random_sets, values_at, violated
+from support.exact import Exact, exact_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LinearBounds

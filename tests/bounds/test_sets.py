@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from bound_nets import fill
-from bound_sets import violated
-from exact import evaluate, exact_of
+from support.bound_nets import fill
+from support.bound_sets import violated
+from support.exact import evaluate, exact_of
 from torch import Tensor, nn
 
 from pyrobust import _C, PGD

@@ -10,8 +10,6 @@ import pytest
 
 from pyrobust.cli import main
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("cli", "runs", "evaluation", "auditing")]
-
 
 class Outcome:
     def __init__(self, status: int, out: str, err: str) -> None:

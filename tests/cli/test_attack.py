@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from printed import BRIGHTNESS, cells, files
+from support.printed import BRIGHTNESS, cells, files
 
 from pyrobust.attacks import APGD, FAB, AutoAttack, Square
 from pyrobust.attacks.catalogue import CATALOGUE

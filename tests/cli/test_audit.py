@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import change
-from planted_logs import made_up, plant
+from support.damage import change
+from support.planted_logs import made_up, plant
 
 MADE_UP = made_up(2000)
 PLANTED = plant(MADE_UP, 0.25)

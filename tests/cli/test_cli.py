@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from printed import BRIGHTNESS, files
+from support.printed import BRIGHTNESS, files
 
 from pyrobust.cli import main
 from pyrobust.cli.sweep import run_name

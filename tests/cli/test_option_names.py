@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed import contents
+from support.printed import contents
 
 LOG = "idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n1\t8\t8\t0.465\t1\n"
 VERDICTS = "id,behaviour,model,judge,success\na0,0,a,rule,1\na1,1,a,rule,0\nb0,0,b,rule,0\nb1,1,b,rule,0\n"

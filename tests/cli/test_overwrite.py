@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed import contents
+from support.printed import contents
 
 from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run, certify_dataset, write_log

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import change
-from planted_logs import made_up
+from support.damage import change
+from support.planted_logs import made_up
 
 MADE_UP = made_up(400)
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_rows import write_rows
+from support.store_rows import write_rows
 
 from pyrobust.evaluation import Run, predict_dataset
 from pyrobust.runs.kinds import KINDS

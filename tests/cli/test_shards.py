@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import being_written, change, reseal
+from support.damage import being_written, change, reseal
 
 from pyrobust.cli.parsing import parse_shard
 from pyrobust.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from printed import cells, files
+from support.printed import cells, files
 
 from pyrobust.evaluation import Run
 from pyrobust.metrics import estimate_rate

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from killed_runs import TIMEOUT_S, start
-from store_rows import write_rows
+from support.killed_runs import TIMEOUT_S, start
+from support.store_rows import write_rows
 
 from pyrobust.cli.watch import describe_state
 from pyrobust.evaluation import Run, RunState, RunWatcher, WatchedRate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchattacks_nets as nets
+from support import torchattacks_nets as nets
 from torch import Tensor, nn
 
 from pyrobust.compat.autoattack import AutoAttack

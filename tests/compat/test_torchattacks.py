@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.torchattacks_nets import CLASSES, MEAN, STD, images, net, normalize, restore, shifted
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchattacks_nets import CLASSES, MEAN, STD, images, net, normalize, restore, shifted
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.torchattacks_nets import CLASSES, MEAN, STD, images, net, normalize, restore, shifted
 from torch import Tensor, nn
 from torch.nn import functional
-from torchattacks_nets import CLASSES, MEAN, STD, images, net, normalize, restore, shifted
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.attacks.autoattack_versions import VERSIONS

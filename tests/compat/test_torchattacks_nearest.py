@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.torchattacks_nets import CLASSES, MEAN, STD, images, net, shifted
 from torch import Tensor, nn
-from torchattacks_nets import CLASSES, MEAN, STD, images, net, shifted
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.errors import InputError

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from filelock import FileLock
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))  # for inputs and checks
-from emulation import Blocks, Elements, Launches, Rows, build
+from support.emulation import Blocks, Elements, Launches, Rows, build
 
 
 class Shared:

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
-from emulation import Launches
-from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, drawn, images, same_bits, votes
-from test_logits import inputs
+from ops.test_logits import inputs
+from support.emulation import Launches
+from support.op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, drawn, images, same_bits, votes
 from torch import Tensor
 
 from pyrobust import ops

@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 
 import pytest
-import test_square_window as window
 import torch
-from emulation import ELEMENT_OPS, Blocks, Elements, Rows, build
-from op_inputs import same_bits
-from projection_inputs import BOXES, KINDS, OPS, PLAIN, REALS, arguments, check, faults, inputs, per_row
+from ops import test_square_window as window
+from support.emulation import ELEMENT_OPS, Blocks, Elements, Rows, build
+from support.op_inputs import same_bits
+from support.projection_inputs import BOXES, KINDS, OPS, PLAIN, REALS, arguments, check, faults, inputs, per_row
 from torch import Tensor
 
 from pyrobust import reference

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import EPSILON, Crowd, Hesitant, Mine, digits, pgd
-from sweep_models import Stop, same, stop_after
+from support.attack_runs import EPSILON, Crowd, Hesitant, Mine, digits, pgd
+from support.sweep_models import Stop, same, stop_after
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, EOT, FGSM, AdversarialAttack, AutoAttack

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.verify_models import Brightness, grey, net
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from verify_models import Brightness, grey, net
 
 from pyrobust import RandomizedSmoothing, certified_accuracy_ibp, compute_certified_accuracy, compute_ibp_bounds
 from pyrobust.errors import InputError, InputTypeError

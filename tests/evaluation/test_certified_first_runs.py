@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import Crowd, digits
+from support.attack_runs import Crowd, digits
 from torch import Tensor
 
 from pyrobust.attacks import FAB, AutoAttack, Square

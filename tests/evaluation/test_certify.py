@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damage import change
-from sweep_models import CLASSES, FEW, Bands, Failing, images, same, smoother
+from support.damage import change
+from support.sweep_models import CLASSES, FEW, Bands, Failing, images, same, smoother
 from torch import Tensor
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError, ModelError, StoreError

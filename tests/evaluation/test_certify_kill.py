@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from killed_runs import TIMEOUT_S, Sweep, committed, finish, start
-from sweep_models import same
+from support.killed_runs import TIMEOUT_S, Sweep, committed, finish, start
+from support.sweep_models import same
 
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import Run

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damage import change
-from sweep_models import CLASSES, Bands, Failing, images, same
+from support.damage import change
+from support.sweep_models import CLASSES, Bands, Failing, images, same
 
 from pyrobust.evaluation import (
     Run,

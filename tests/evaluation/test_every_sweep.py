@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from attack_runs import Mine, digits, pgd
-from example_parameters import example
-from sweep_models import FEW, Bands, Failing, Stop, images, same, smoother, stop_after
+from support.attack_runs import Mine, digits, pgd
+from support.example_parameters import example
+from support.sweep_models import FEW, Bands, Failing, Stop, images, same, smoother, stop_after
 from torch import nn
 
 from pyrobust.attacks import FAB, FGSM, AutoAttack

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sweep_models import Stop, stop_after
+from support.sweep_models import Stop, stop_after
 from torch import Tensor, nn
 
 from pyrobust import PGD, RandomizedSmoothing

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import images, sign_model
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attack_runs import images, sign_model
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, AdversarialAttack, AutoAttack, MinimumNorm

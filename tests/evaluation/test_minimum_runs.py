@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import IMAGES, Threshold, digits, pixels
+from support.attack_runs import IMAGES, Threshold, digits, pixels
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, MinimumNorm, MinimumNormAttack

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from sweep_models import FEW, images, smoother
+from support.sweep_models import FEW, images, smoother
 
 from pyrobust.evaluation import SweepProgress, certify_dataset
 from pyrobust.notebook import in_notebook

@@ -11,9 +11,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from attack_runs import digits, images, sign_model
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attack_runs import digits, images, sign_model
 
 from pyrobust.attacks import BIM, PGD, AdversarialAttack
 from pyrobust.errors import InputError, InputTypeError

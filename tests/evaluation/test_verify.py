@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import IMAGES, digits, pgd
-from sweep_models import same
+from support.attack_runs import IMAGES, digits, pgd
+from support.sweep_models import same
+from support.verify_models import EPSILONS, Brightness, grey, net, verify
 from torch import nn
-from verify_models import EPSILONS, Brightness, grey, net, verify
 
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import InputError, InputTypeError, ModelError

@@ -1,15 +1,11 @@
-"""Small nets on fake GPUs: one thread each, and gpu_nets importable."""
+"""Small nets on fake GPUs: one thread each."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import FakeCuda, FakeTensor, MixedDevicesError
-from gpu_nets import labelled, small_net
+from support.fake_cuda import FakeCuda, FakeTensor, MixedDevicesError
+from support.gpu_nets import labelled, small_net
 from torch import Tensor, nn
 
 import pyrobust

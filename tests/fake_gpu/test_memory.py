@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
-from gpu_nets import labelled, small_net
+from support.fake_cuda import FakeCuda
+from support.gpu_nets import labelled, small_net
 from torch import Tensor, nn
 
 import pyrobust

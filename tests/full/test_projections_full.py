@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support.projection_inputs import BOXES, KINDS, REALS, check, examples, moved_at_most, rows_of, run
 
 from pyrobust import ops
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
-from projection_inputs import BOXES, KINDS, REALS, check, examples, moved_at_most, rows_of, run
 
 SIZES = (1, 2, 3, 5, 8, 10, 17, 33, 64, 100)
 OPS = ("project_simplex", "project_l1_ball", "project_l1_ball_box", "project_l2_ball", "project_linf_ball")

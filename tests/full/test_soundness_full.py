@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-
-from pyrobust import ABSTAIN, RandomizedSmoothing
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from smoothing_outcomes import (
+from support.smoothing_outcomes import (
     NORMS,
     distance_of,
     outcomes,
@@ -24,6 +18,8 @@ from smoothing_outcomes import (
     smoother_with_votes,
     wrong_predictions,
 )
+
+from pyrobust import ABSTAIN, RandomizedSmoothing
 
 pytestmark = pytest.mark.full
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz.log_target import examine
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "auditing")]
-from log_target import examine
-from planted_logs import made_up
+from support.planted_logs import made_up
 
 from pyrobust.auditing.log_reader import _COLUMNS, REQUIRED
 

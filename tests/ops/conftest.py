@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from pyrobust import _C
-
-sys.path.insert(0, str(Path(__file__).parent))  # for op_inputs
 
 
 @pytest.fixture(params=[1, 2])

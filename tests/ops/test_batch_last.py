@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from op_inputs import graded, lowest_level, same_bits
+from support.op_inputs import graded, lowest_level, same_bits
 from torch import Tensor
 
 from pyrobust import ops, reference

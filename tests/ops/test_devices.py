@@ -11,7 +11,7 @@ import math
 
 import pytest
 import torch
-from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, images, same_bits, votes
+from support.op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, images, same_bits, votes
 from torch import Tensor
 
 from pyrobust import ops, reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from op_inputs import LAYOUTS, REALS, images, same_bits
+from support.op_inputs import LAYOUTS, REALS, images, same_bits
 from torch import Tensor
 
 from pyrobust import ops, reference

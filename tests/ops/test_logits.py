@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from op_inputs import REALS, SPECIAL, same_bits, votes
+from support.op_inputs import REALS, SPECIAL, same_bits, votes
 from torch import Tensor
 
 from pyrobust import ops, reference

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from projection_inputs import REALS, examples, inward, moved_at_most, smallest
+from support.projection_inputs import REALS, examples, inward, moved_at_most, smallest
 from torch import Tensor
 
 from pyrobust import ops, reference

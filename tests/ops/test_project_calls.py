@@ -8,8 +8,8 @@ import math
 
 import pytest
 import torch
-from op_inputs import same_bits
-from projection_inputs import OPS, PLAIN, REALS, arguments, call, check_on, into, normal_values, raw
+from support.op_inputs import same_bits
+from support.projection_inputs import OPS, PLAIN, REALS, arguments, call, check_on, into, normal_values, raw
 from torch import Tensor
 
 from pyrobust import ops

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from op_inputs import same_bits
-from projection_inputs import (
+from support.op_inputs import same_bits
+from support.projection_inputs import (
     BOXES,
     KINDS,
     OPS,

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from op_inputs import lowest_level, same_bits
-from projection_inputs import (
+from support.op_inputs import lowest_level, same_bits
+from support.projection_inputs import (
     BOXES,
     KINDS,
     LARGE,

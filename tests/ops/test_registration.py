@@ -7,15 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import test_batch_last as batch_last
-import test_logits
-import test_perturbation
-import test_relax_coefficients
-import test_relax_rows
-import test_square_window
 import torch
-from op_inputs import BYTE, images, integers, same_bits, votes
-from projection_inputs import OPS, call, inputs, into, normal_values, per_row, raw, rows_of
+from ops import test_batch_last as batch_last
+from ops import test_logits, test_perturbation, test_relax_coefficients, test_relax_rows, test_square_window
+from support.op_inputs import BYTE, images, integers, same_bits, votes
+from support.projection_inputs import OPS, call, inputs, into, normal_values, per_row, raw, rows_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from op_inputs import BYTE, integers
+from support.op_inputs import BYTE, integers
 from torch import Tensor
 
 from pyrobust import ops

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from op_inputs import BYTE, FAMILIES, LAYOUTS, NOISES, REALS, RUNS, TOP, channels, drawn, images, same_bits
+from support.op_inputs import BYTE, FAMILIES, LAYOUTS, NOISES, REALS, RUNS, TOP, channels, drawn, images, same_bits
 from torch import Tensor
 
 from pyrobust import _C, ops, reference

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from op_inputs import LAYOUTS, REALS
+from support.op_inputs import LAYOUTS, REALS
 from torch import Tensor
 
 from pyrobust import ops, reference

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from projection_inputs import REALS, STEP_SIZES, inputs, near, per_row
+from support.projection_inputs import REALS, STEP_SIZES, inputs, near, per_row
 from torch import Tensor
 
 from pyrobust import ops, reference

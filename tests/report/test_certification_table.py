@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of, write
+from support.certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of, write
 
 from pyrobust.attacks import FAB, FGSM
 from pyrobust.auditing.findings import AuditFinding
@@ -293,7 +293,7 @@ def test_only_runs_that_bound_robust_accuracy(runs: list[Run]) -> None:
 
 
 def test_a_classifier_has_one_line_style_in_all_figures(runs: list[Run], tmp_path: Path) -> None:
-    from certification_logs import log_of
+    from support.certification_logs import log_of
 
     pytest.importorskip("matplotlib", reason="the extra plot")
 

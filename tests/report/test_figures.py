@@ -10,7 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
-from certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of
+from support.certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of
 
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError, StoreError
 from pyrobust.evaluation.robustness_curve import RobustnessCurve

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from certification_logs import log_of, write
+from support.certification_logs import log_of, write
 
 pytest.importorskip("jinja2", reason="the extra report")
 pytest.importorskip("PIL", reason="the extra report")

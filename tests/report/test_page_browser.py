@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from certification_logs import log_of
+from support.certification_logs import log_of
 
 pytest.importorskip("jinja2", reason="the extra report")
 pytest.importorskip("PIL", reason="the extra report")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 published = pytest.importorskip("published", reason="bench is not beside the tests")
 
 

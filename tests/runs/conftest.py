@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from support.store_rows import header, rows
 
 from pyrobust.runs.writer import RunWriter
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "evaluation")]
-from store_rows import header, rows
 
 
 @pytest.fixture

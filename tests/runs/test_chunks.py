@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from damage import change
-from example_parameters import example
 from hypothesis import given
 from hypothesis import strategies as st
-from store_rows import IDENTITY, header, pending_rows, rows, sequential_rows
+from support.damage import change
+from support.example_parameters import example
+from support.store_rows import IDENTITY, header, pending_rows, rows, sequential_rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.report import describe_run

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from damage import change
-from example_parameters import example
-from store_rows import IDENTITY, MAKERS, header, pending_rows, sequential_rows, write_rows
+from support.damage import change
+from support.example_parameters import example
+from support.store_rows import IDENTITY, MAKERS, header, pending_rows, sequential_rows, write_rows
 
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.evaluation.certify_sequential import read_pending

@@ -11,11 +11,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from damage import reseal
-from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_rows import IDENTITY, header, pending_rows, rows, sequential_rows, write_rows
+from support.damage import reseal
+from support.example_parameters import example
+from support.store_rows import IDENTITY, header, pending_rows, rows, sequential_rows, write_rows
 
 from pyrobust.auditing.audit import audit_run
 from pyrobust.errors import FileFormatError, StoreError

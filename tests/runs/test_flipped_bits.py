@@ -16,8 +16,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from example_parameters import example
-from store_rows import MAKERS, header, pending_rows, sequential_rows, write_rows
+from support.example_parameters import example
+from support.store_rows import MAKERS, header, pending_rows, sequential_rows, write_rows
 
 from pyrobust.cli import main
 from pyrobust.errors import PyrobustError

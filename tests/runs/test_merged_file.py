@@ -11,11 +11,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from damage import change, largest_file
-from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_rows import IDENTITY, attack_rows, header, rows, sequential_rows
+from support.damage import change, largest_file
+from support.example_parameters import example
+from support.store_rows import IDENTITY, attack_rows, header, rows, sequential_rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.chunks import Chunks

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from damage import being_written
-from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_rows import header, rows, write_rows
+from support.damage import being_written
+from support.example_parameters import example
+from support.store_rows import header, rows, write_rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.command import stating_command

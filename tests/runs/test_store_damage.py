@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from damage import largest_file, reseal
-from store_rows import header, rows
-from sweep_models import images, smoother
+from support.damage import largest_file, reseal
+from support.store_rows import header, rows
+from support.sweep_models import images, smoother
 
 from pyrobust.cli import main
 from pyrobust.errors import FileFormatError, PyrobustError, StoreError

@@ -8,21 +8,18 @@ import json
 import math
 import operator
 import re
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import threat_logs as logs
 
 from pyrobust.cli.report import report as report_command
 from pyrobust.errors import FileFormatError, InputError, MissingExtraError
 from pyrobust.threats import ThreatVerdict, read_verdicts, threat_success_rate, untrusted, write_verdicts
 from pyrobust.threats.read import FORMATS
-
-sys.path[:0] = [str(Path(__file__).parent)]
-import logs
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from pyrobust.runs.parameters import processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.writer import RunWriter
 
-sys.path.append(str(Path(__file__).parents[3] / "tests/runs"))
-from example_parameters import example
+sys.path.append(str(Path(__file__).parents[3] / "tests"))
+from support.example_parameters import example
 
 SHARDS = 8
 # Chunks of one transaction, as a driver of many workers commits them.

@@ -17,7 +17,7 @@ from pyrobust.row_independence import EARLY
 from pyrobust.runner import Runner
 
 sys.path.append(str(Path(__file__).parents[3] / "tests"))
-from row_models import DEPENDENT, HONEST, RowModel
+from support.row_models import DEPENDENT, HONEST, RowModel
 
 ROWS = 256
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from planted_defenses import AlwaysDropping, noisy, quantized, through
+from support.planted_defenses import AlwaysDropping, noisy, quantized, through
 from torch import Tensor, nn
 
 from pyrobust import BPDA, EOT, Diagnosis, diagnose

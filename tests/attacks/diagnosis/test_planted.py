@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from planted_defenses import Defended, planted
+from support.planted_defenses import Defended, planted
 from torch import Tensor, nn
 
 from pyrobust import diagnose

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bound_data import attacked
-from bound_engines import PATHS
-from test_exact import check, dense_cases, layered_cases
+from bounds.test_exact import check, dense_cases, layered_cases
+from support.bound_data import attacked
+from support.bound_engines import PATHS
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel

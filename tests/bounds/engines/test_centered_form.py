@@ -9,15 +9,15 @@ import itertools
 from collections.abc import Callable
 from fractions import Fraction
 
-import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_engines import LIBRARY, engine_of
-from bound_graphs import elements, less_multiple
-from bound_layers import Called
-from bound_sets import KINDS, Sets, extreme_values, violated
-from test_exact import check, dense_cases, layered_cases
+from bounds.test_exact import check, dense_cases, layered_cases
+from support import bound_nets
+from support.bound_engines import LIBRARY, engine_of
+from support.bound_graphs import elements, less_multiple
+from support.bound_layers import Called
+from support.bound_sets import KINDS, Sets, extreme_values, violated
 from torch import Tensor, nn
 
 from pyrobust import _C

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_engines import engine_of
-from bound_graphs import graph_of
-from bound_sets import KINDS, extreme_values, random_sets, violated
+from support import bound_nets
+from support.bound_engines import engine_of
+from support.bound_graphs import graph_of
+from support.bound_sets import KINDS, extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust import _C

@@ -6,11 +6,11 @@ import copy
 import functools
 from typing import Any
 
-import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_engines import engine_of
+from support import bound_nets
+from support.bound_engines import engine_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

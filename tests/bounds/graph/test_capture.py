@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bound_engines import NAMES, engine_of
-from bound_layers import FLAT, LAYERS, LINE, PLANE, Called, Recurrent, Steps, normalized
+from support.bound_engines import NAMES, engine_of
+from support.bound_layers import FLAT, LAYERS, LINE, PLANE, Called, Recurrent, Steps, normalized
 from torch import Tensor, nn
 from torch.nn import functional as f
 

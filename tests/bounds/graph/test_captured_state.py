@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bound_layers import Called
+from support.bound_layers import Called
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

@@ -11,9 +11,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from bound_engines import NAMES
-from bound_functions import FUNCTIONS, intervals, node_of, violations
-from bound_nets import fill
+from support.bound_engines import NAMES
+from support.bound_functions import FUNCTIONS, intervals, node_of, violations
+from support.bound_nets import fill
 from torch import Tensor, nn
 
 from pyrobust import _C

@@ -6,15 +6,15 @@ import functools
 from fractions import Fraction
 from typing import Any
 
-import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_data import attacked
-from bound_layers import Called
-from bound_nets import Concat, Normalize, Residual
-from exact import Exact, exact_of
-from test_exact_graphs import Maker, evaluate
+from bounds.test_exact_graphs import Maker, evaluate
+from support import bound_nets
+from support.bound_data import attacked
+from support.bound_layers import Called
+from support.bound_nets import Concat, Normalize, Residual
+from support.exact import Exact, exact_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound

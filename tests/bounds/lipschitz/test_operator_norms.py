@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bound_data import trained
-from exact import exact_of
-from test_exact_graphs import dense_weight
+from bounds.test_exact_graphs import dense_weight
+from support.bound_data import trained
+from support.exact import exact_of
 from torch import Tensor
 
 from pyrobust.bounds.graph.capture import capture

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bound_engines import ENGINES, engine_of
-from bound_graphs import elements, less_multiple
-from bound_layers import Recurrent, Steps
 from flint import arb
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.bound_engines import ENGINES, engine_of
+from support.bound_graphs import elements, less_multiple
+from support.bound_layers import Recurrent, Steps
 from torch import Tensor, nn
 from torch.nn import functional as f
 

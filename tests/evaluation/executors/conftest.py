@@ -1,12 +1,9 @@
 """Make the helpers of this folder importable; a run of one process."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-import counted_model
+from support import counted_model
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_fleet import FakeFleet, Fate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sweep_models import FEW, images, same, smoother
+from support.fake_fleet import FakeFleet, Fate
+from support.sweep_models import FEW, images, same, smoother
 
 from pyrobust.errors import InputError, RowDependenceError, StoreError, WorkerError
 from pyrobust.evaluation import Run, certify_dataset

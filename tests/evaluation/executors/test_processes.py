@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import counted_model
 import pytest
 import torch
-from counted_model import Echo, certify
+from support import counted_model
+from support.counted_model import Echo, certify
 
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
@@ -26,7 +26,6 @@ from pyrobust.workers.payload import dump, load
 from pyrobust.workers.processes import Processes
 from pyrobust.zoo.user_code import find_object, working_directory_importable
 
-HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
 #: Of each worker: the probe of its rows, the chunk that it computes, and the next; a chunk is 8 images, of 17 passes.
 IN_FLIGHT_PASSES = 16 + 2 * 18
@@ -118,9 +117,9 @@ def test_a_module_that_a_worker_lacks_is_told() -> None:
 def start(path: Path, executor: str) -> subprocess.Popen[str]:
     environment = os.environ | {
         counted_model.LOG: f"{path}.passes",
-        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+        "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    code = "import logging, sys, counted_model; logging.basicConfig(); counted_model.certify(*sys.argv[1:])"
+    code = "import logging, sys; from support import counted_model; logging.basicConfig(); counted_model.certify(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(path), executor]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from counted_model import Echo
-from test_processes import check_equal, computing, start, until
+from evaluation.executors.test_processes import check_equal, computing, start, until
+from support.counted_model import Echo
 
 from pyrobust.workers.fleet import Reply
 from pyrobust.workers.ray import RayActors

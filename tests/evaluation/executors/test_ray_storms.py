@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import counted_chunks
 import pytest
-from test_processes import alive, until
+from evaluation.executors.test_processes import alive, until
+from support import counted_chunks
 
 from pyrobust.evaluation import Run
 
@@ -27,7 +27,6 @@ from ray.cluster_utils import Cluster
 
 pytestmark = pytest.mark.full
 
-HERE = Path(__file__).parent
 NODES = 4
 TIMEOUT_S = 600.0
 KILLS = 10
@@ -43,7 +42,7 @@ class Storm:
         # Nodes inherit the environment of this process.
         patch.setenv(counted_chunks.LOG, str(self.log))
         patch.setenv("RAY_worker_niceness", "0")  # beside busy processes, others would import for minutes
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         self.cluster: Any = None
         self.nodes: list[Any] = []
 
@@ -62,7 +61,7 @@ class Storm:
         environment = dict(os.environ)
         if executor == "ray":
             environment["RAY_ADDRESS"] = self.cluster.address
-        command = [sys.executable, "-c", "import counted_chunks; counted_chunks.main()"]
+        command = [sys.executable, "-c", "from support import counted_chunks; counted_chunks.main()"]
         with open(f"{self.path}.err", "a") as errors:
             return subprocess.Popen(
                 [*command, kind, str(self.path), executor], env=environment, stdout=errors, stderr=errors, text=True

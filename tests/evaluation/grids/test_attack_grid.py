@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import digits, pgd
-from damage import change
-from sweep_models import Stop, same
+from support.attack_runs import digits, pgd
+from support.damage import change
+from support.sweep_models import Stop, same
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD

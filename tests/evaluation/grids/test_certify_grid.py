@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damage import change
-from sweep_models import FEW, Failing, images, same, smoother
+from support.damage import change
+from support.sweep_models import FEW, Failing, images, same, smoother
 
 from pyrobust.errors import FileFormatError, InputError, ModelError, StoreError
 from pyrobust.evaluation import (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damage import change
-from piecewise_linear import distance_to_other_class, random_net, regions
+from support.damage import change
+from support.piecewise_linear import distance_to_other_class, random_net, regions
 from torch import Tensor, nn
 from typer.testing import CliRunner
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import digits
-from damage import change
+from support.attack_runs import digits
+from support.damage import change
 from torch import Tensor, nn
 
 from pyrobust import RandomizedSmoothing

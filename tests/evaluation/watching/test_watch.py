@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import Mine, digits, pgd
-from damage import change
-from killed_runs import TIMEOUT_S, start
-from store_rows import MAKERS, header, write_rows
-from sweep_models import FEW, Bands, Failing, images, same, smoother
+from support.attack_runs import Mine, digits, pgd
+from support.damage import change
+from support.killed_runs import TIMEOUT_S, start
+from support.store_rows import MAKERS, header, write_rows
+from support.sweep_models import FEW, Bands, Failing, images, same, smoother
 from torch import Tensor
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError

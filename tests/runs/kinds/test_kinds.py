@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_parameters import example
-from store_rows import rows, write_rows
+from support.example_parameters import example
+from support.store_rows import rows, write_rows
 
 from pyrobust import report
 from pyrobust.errors import FileFormatError

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from op_inputs import BYTE, NOISES
+from support.op_inputs import BYTE, NOISES
 from torch import Tensor
 
 from pyrobust.checks import NORMS
@@ -22,7 +22,7 @@ from pyrobust.ops import grid_noise
 Runs = Sequence[tuple[int, int, int, int]]
 Normalize = tuple[Sequence[float], Sequence[float]] | None
 HERE = Path(__file__).resolve().parent
-CSRC = HERE.parent.parent / "csrc"
+CSRC = HERE.parents[2] / "csrc"
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 ROW_OPS = (
     *("project_simplex", "project_l1_ball", "project_l1_ball_box", "project_l2_ball", "project_linf_ball"),

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import torch
-from exact import Exact, Whole, evaluate, exact_of
+from support.exact import Exact, Whole, evaluate, exact_of
 from torch import Tensor, nn
 
 from pyrobust.bounds.input_set import InputSet, ball, box, of_examples

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bound_nets
 import torch
+from support import bound_nets
 from torch import nn
 
 from pyrobust.bounds.graph.constants import Constant

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from example_parameters import example
+from support.example_parameters import example
 
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.kinds import KINDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from attack_runs import digits
+from support.attack_runs import digits
 from torch import Tensor, nn
 
 from pyrobust.evaluation import Run, verify_dataset

@@ -11,11 +11,11 @@ import functools
 import math
 from typing import Any
 
-import bound_nets
 import flint
 import numpy as np
 import numpy.typing as npt
 import torch
+from support import bound_nets
 from torch import Tensor, nn
 
 Whole = npt.NDArray[np.object_]

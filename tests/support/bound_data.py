@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+import nets
 import numpy as np
 import pytest
 import torch
@@ -13,9 +13,6 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import PGD
 from pyrobust.bounds import BoundedModel
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
-import nets
 
 NETS = ("mnist_6_100", "mnist_cnn_a_adv", "oval_base", "cifar_resnet2b")
 

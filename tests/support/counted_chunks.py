@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import counted_model
+from support import counted_model
 
 from pyrobust.evaluation import Run, certify_dataset, format_log
 from pyrobust.evaluation.deal import Dealer
