@@ -81,6 +81,13 @@ def test_links_lead_somewhere(page):
     assert not missing
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_rows_belong_to_a_table(page):
+    """A row that follows a blank line is the header of a table, or would be shown as text."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    assert re.findall(r"(?<=\n\n)(?=\|)[^\n]*\n(?!\|[ :|-]+\|\n).*", text) == []
+
+
 def as_value(comment: str) -> str | None:
     """Return a comment that is a Python value, such as `# (3, Fraction(1, 4))`, without its `# `; None for prose."""
     text = comment.removeprefix("# ")
