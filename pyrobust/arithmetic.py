@@ -53,7 +53,7 @@ class Arithmetic(TorchDispatchMode):
         return result
 
     def unit(self, logits: Tensor) -> float | None:
-        """Rounding unit of the coarsest arithmetic up to the logits; None if the logits are computed outside torch."""
+        """Rounding unit of the coarsest arithmetic from batch to logits; None for logits computed outside torch."""
         if _memory(logits) not in self._derived:
             return None
         return max(self._unit, torch.finfo(logits.dtype).eps)
@@ -67,7 +67,7 @@ class Arithmetic(TorchDispatchMode):
 
 @contextlib.contextmanager
 def watched(batch: Tensor) -> Iterator[Arithmetic]:
-    """Watch the arithmetic of a model that runs on a batch in the block; compiled code runs uncompiled.
+    """Watch the arithmetic of a model that runs on a batch in the ``with`` block; compiled code runs uncompiled.
 
     >>> x, other = torch.ones(2, 3, dtype=torch.float64), torch.zeros(2)
     >>> with watched(x) as arithmetic:

@@ -40,7 +40,7 @@ class AdaptedResult:
     """Where the points that another library's attack returned lie relative to the ball.
 
     Attributes:
-        examples: number of examples that the attack was run on, those classified correctly.
+        examples: number of examples that the attack was run on: those that the model classifies correctly.
         outside: number of returned points that are not finite, or outside the ball or clip range in exact arithmetic.
         largest_excess: largest ‖x_adv − x‖ − epsilon of the finite points outside the ball; 0 if there are none.
         forwards: rows pushed through the model by the attack and by checking its points; incomplete for ART's attacks,

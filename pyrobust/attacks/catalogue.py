@@ -1,4 +1,4 @@
-"""The attacks that the command line knows by name, one row each."""
+"""The attacks that the command line offers by name, one row each."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def proved_robust(
     """Prove that the model predicts y in the whole ball around x, in the arithmetic that an attack would use.
 
     The methods of bound propagation run in turn, the cheapest first: "ibp" on all examples, then "crown-ibp" and
-    "crown" on the undecided examples. These two methods begin with the examples nearest to a proof, and end with the
-    first batch of which no example is proved. Nothing follows for examples that are not proved.
+    "crown" on the undecided examples. These two methods begin with the examples nearest to a proof, and stop after the
+    first batch in which no example is proved. Examples that are not proved may still be robust.
 
     Args:
         model: a module that ``BoundedModel`` supports, on the CPU or a GPU, in any mode.
@@ -112,7 +112,7 @@ class Prover:
     def prove(
         self, x: Tensor, y: Tensor, epsilon: Tensor, norm: AttackNormName, clip: tuple[float, float] | None
     ) -> Proof:
-        """Prove examples x [B, ...] of labels y [B] in balls of radius epsilon [B], float64, on the CPU."""
+        """Prove examples x [B, ...] with labels y [B] robust in balls of radius epsilon [B], float64, on the CPU."""
         start = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self.runner.model):
             proved = torch.zeros(len(x), dtype=torch.bool, device="cpu")
@@ -224,8 +224,9 @@ def _is_compiled(module: nn.Module) -> bool:
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:
     """Radii [N] of balls that contain, as real numbers, every grid point allowed in an attack with radii epsilon [N].
 
-    The attack's ball is defined by levels. A level's float is off by at most u, half a unit in the last place of the
-    largest level, so two floats are at most h·|Δk| + 2u apart, and equal if the levels are equal.
+    On a grid with step h, the attack bounds differences Δk of integer levels k. The float of a level differs from h·k
+    by at most u, half a unit in the last place of the largest level. So the floats of two levels are at most h·|Δk| +
+    2u apart, and equal if Δk = 0.
 
     >>> from fractions import Fraction
     >>> levels = Levels(Fraction(1, 255), 0.0, 1.0)

@@ -29,7 +29,7 @@ class Moments:
         self._steps = 0
 
     def update(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and the root mean square after another gradient, corrected for the bias toward zero."""
+        """Add a gradient; return the moving mean and root mean square, corrected for their bias toward zero."""
         self._steps += 1
         self.first.lerp_(gradient, 1 - _FIRST)
         self.second.lerp_(gradient.square(), 1 - _SECOND)
@@ -40,7 +40,7 @@ class Moments:
 class SPSA(BatchAttack):
     """Simultaneous perturbation stochastic approximation (Uesato, O'Donoghue, van den Oord and Kohli, 2018).
 
-    The gradient at an iterate is estimated as the mean over random vectors vᵢ of ±1 (Spall, 1992) of
+    The gradient at an iterate is estimated as the mean, over random vectors vᵢ with entries ±1 (Spall, 1992), of
 
         (L(xₜ + delta·vᵢ) − L(xₜ − delta·vᵢ)) / (2·delta) · vᵢ,
 

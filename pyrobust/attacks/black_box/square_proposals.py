@@ -212,7 +212,7 @@ class _OnGpu(_L1):
 
 
 def proposals(state: AttackState) -> Proposals:
-    """The proposals in the norm of the attack."""
+    """Make the ``Proposals`` for the norm of the attack."""
     if state.norm.name == "linf":
         return _Linf(state)
     if state.x.is_cuda:

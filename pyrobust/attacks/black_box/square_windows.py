@@ -101,7 +101,7 @@ def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
-    """Two adjacent pyramids, one up and one down, with joint norm 1, and the transposed pair: float64 [2, h·w].
+    """Two adjacent pyramids, one positive, one negative, with joint norm 1, and the transposed pair: float64 [2, h·w].
 
     A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ``, where k runs from the pixel's distance to the center up to the
     border's distance to the center, both in the maximum norm; p is 2 for l2 (Andriushchenko et al., 2020, equation 2)

@@ -1,4 +1,4 @@
-"""The known signs that attacks fail: their meaning, remedy and source."""
+"""Known signs that attacks fail for a reason other than robustness, with their meaning, remedy and source."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ def find_cause_of_gradient(subject: ExaminedModel) -> Cause:
     """Explain a gradient that is missing, zero or wrong.
 
     - "constant": the outputs do not change anywhere tried, ends of the clip range included.
-    - "piecewise constant": most moves far below epsilon leave the logits bit for bit as they are.
-    - "discontinuous": for more than half of the examples, halving a segment repeatedly, each time keeping the half with
-      the larger change, does not make the change shrink with the length.
-    - "replaced": none of these; the outputs change smoothly, so they have a gradient, but a different one.
+    - "piecewise constant": most changes of x far below epsilon leave the logits bitwise the same.
+    - "discontinuous": a segment is halved repeatedly, and the half with the larger change is kept. For more than half
+      of the examples, the change does not shrink with the length of the segment.
+    - "replaced": none of these. The outputs change smoothly, but the backward pass does not return their derivative.
     """
     x = subject.x
     corner = subject.corner(x)

@@ -56,29 +56,28 @@ def diagnose(
 
     - the forward pass, on at most 64 examples: outputs that are random, differ in training mode, are NaN, or are
       probabilities or hard decisions instead of logits; or gradients computed inside the forward pass;
-    - the gradient, on the same examples: missing, zero, not finite, saturated, or not that of the model. The last
-      compares the margin's change along segments of the ball with the integral of the gradient;
-    - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps,
-      queries (Square) or a surrogate's adversarial examples fool more than gradients, more steps and restarts still
-      gain, the loss does not rise, or an attack on the whole clip range fails. A random model is not attacked here,
-      because the attack with more draws would win.
+    - the gradient, on the same examples: missing, zero, not finite, saturated, or not that of the model. For the last
+      check, the margin's change along segments of the ball is compared with the integral of the gradient;
+    - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps;
+      queries (Square) or a surrogate's adversarial examples fool more than gradient-based attacks; more steps and
+      restarts fool more; the loss does not rise; or an attack on the whole clip range fails. A random model is not
+      attacked here, because the attack that averages over more draws would fool more examples.
 
-    A sign at single examples means nothing: it counts only if more than 10 % of the examples show it, with confidence
-    99 % (exact binomial bound). Whether an attack fools more examples than another is decided by an exact paired test,
-    one-sided and Holm-corrected, at level 0.01 for all comparisons together (``pyrobust.metrics.paired_test``,
-    ``pyrobust.stats.holm``).
+    A sign counts only if more than 10 % of the examples show it, with confidence 99 % (exact binomial bound). Whether
+    an attack fools more examples than another is decided by an exact paired test, one-sided and Holm-corrected, at
+    level 0.01 for all comparisons together (``pyrobust.metrics.paired_test``, ``pyrobust.stats.holm``).
 
     A module is run in evaluation mode and its modes are restored; torch's generators are seeded and restored.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K], K ≥ 2, or an object with ``.logits``; an ``EOT`` is
             averaged. It need not be differentiable.
-        x: [N, ...], N ≥ 1, float, finite, in the clip range. A hundred examples decide most questions; if the model
+        x: [N, ...], N ≥ 1, float, finite, in the clip range. A hundred examples suffice for most checks; if the model
             classifies fewer than nine correctly, the verdict is "undecided" unless something is found.
         y: [N], integers, the labels.
         epsilon: radius of the ball at which the model is evaluated, above 0: a number, or a fraction such as "8/255".
         norm: "linf", "l2" or "l1".
-        clip: smallest and largest valid input value; a diagnosis needs a range, since it tries the ends.
+        clip: smallest and largest valid input value; None is refused, since inputs at both ends are tried.
         surrogate: model or models for the transfer attack, see ``TransferAttack``; default: a small net, trained here
             on the classes that the model predicts at x and near it. A surrogate's logits at x must not be NaN.
         seed: random seed, in [0, 2**64).

@@ -31,7 +31,7 @@ class Finding:
         severity: "masked" if gradient-based attacks measure the failure of the gradient instead of robustness,
             "note" if attacks showed that the sign does not mislead them, else "suspicious".
         observation: the evidence in words.
-        evidence: the numbers, such as counts and p-values, and attacks; only numbers, strings and lists of them.
+        evidence: the counts, p-values and attacks behind the observation; only numbers, strings and lists of them.
         meaning: the cause.
         remedy: what to do.
         source: where the sign and the remedy are described.
@@ -53,8 +53,8 @@ class Diagnosis(Tabular):
     """Whether the failure of attacks on a model means that the model is robust; made by ``diagnose``.
 
     "nothing found" does not prove robustness: it says that the gradients are those of the model, and that no attack
-    tried here is better than gradient-based attacks. "undecided" says less: there are no findings because the gradient
-    could not be tested or attacks could not be compared; ``undecided`` has the reasons.
+    tried here is better than gradient-based attacks. "undecided" says only that there are no findings because the
+    gradient could not be tested or attacks could not be compared; ``undecided`` has the reasons.
 
     Attributes:
         verdict: "suspicious" or "masked", the worst severity of the findings; without findings, or with notes only,
@@ -78,7 +78,7 @@ class Diagnosis(Tabular):
 
     @property
     def verdict(self) -> Verdict:
-        """The worst severity of the findings, or why there are none."""
+        """The worst severity of the findings; without a suspicious or masked one, "nothing found" or "undecided"."""
         severities = {finding.severity for finding in self.findings} - {"note"}
         if severities:
             return "masked" if "masked" in severities else "suspicious"
@@ -112,8 +112,8 @@ class Diagnosis(Tabular):
 def share_severity(count: int, n: int) -> Severity | None:
     """Severity of an observation at ``count`` of n examples, by the exact lower bound of its share.
 
-    A sound model shows some of the signs at single examples, so the share has to exceed 10 % ("suspicious") or 50 %
-    ("masked") with confidence 99 %.
+    A model without masked gradients may show a sign at single examples, so the share has to exceed 10 % ("suspicious")
+    or 50 % ("masked") with confidence 99 %.
 
     >>> share_severity(1, 1), share_severity(3, 3), share_severity(7, 7), share_severity(2, 60)
     (None, 'suspicious', 'masked', None)

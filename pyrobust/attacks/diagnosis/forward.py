@@ -35,7 +35,7 @@ _ALONE = 8
 
 @dataclass(frozen=True)
 class Forward:
-    """The findings in the forward pass, and what the other checks need to know about it."""
+    """The findings in the forward pass, and the facts about it that the other checks need."""
 
     findings: list[Finding]
     random: bool

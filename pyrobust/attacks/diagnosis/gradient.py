@@ -30,7 +30,7 @@ def examine_gradient(subject: ExaminedModel, forward: Forward, notes: Notes) -> 
     Args:
         subject: the model and a few examples with a predicted class.
         forward: the findings in the forward pass.
-        notes: takes the findings.
+        notes: collects the findings.
     """
     n = len(subject)
     try:

@@ -1,4 +1,4 @@
-"""The findings of a diagnosis as they accumulate, and what could not be decided."""
+"""The findings of a diagnosis as they accumulate, and the checks that could not be decided."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Notes:
         cause: str | None = None,
         worst: Severity = "masked",
     ) -> None:
-        """Add a finding if a sign shows at more of the n examples than chance explains for a sound model."""
+        """Add a finding if more of the n examples show a sign than chance explains without masked gradients."""
         severity = share_severity(count, n)
         if severity is not None:
             severity = "suspicious" if worst == "suspicious" else severity
