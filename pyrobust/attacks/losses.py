@@ -59,6 +59,6 @@ def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted
 
 
 def check_loss(name: Name, losses: tuple[str, ...]) -> Name:
-    """Return a known loss's name; raises InputError for an unknown loss."""
+    """Return the name of a loss; raises InputError for an unknown name."""
     choice("loss", name, losses)
     return name

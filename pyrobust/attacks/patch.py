@@ -33,7 +33,8 @@ class Patch:
         pixels: [C, h, w], in the clip range in exact arithmetic.
         mask: [h, w], bool: the pixels that replace those of the image.
         positions: [P, 2], int64, rows and columns of the upper left corner for which the patch was optimised.
-        held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there is only one.
+        held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there is only one
+            position.
         forwards: rows pushed through the model.
     """
 

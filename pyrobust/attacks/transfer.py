@@ -70,13 +70,13 @@ class TransferAttack(BatchAttack):
       random size and placed at random on a background of zeros, independently in every step;
     - W, a Gaussian kernel (TI-FGSM; Dong, Pang, Su and Zhu, 2019); convolving the gradient with it approximates the
       mean over shifted images. Its standard deviation is k/√3 pixels, k = (kernel − 1)/2;
-    - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is taken at x_t + α·μ·D·g_t, to which the momentum is about
-      to lead; D is the number of values in an image, so that the gradients in D·g_t have mean absolute value 1, as in
-      the authors' code;
+    - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is taken at x_t + α·μ·D·g_t, ahead of x_t along the
+      momentum. D is the number of values in an image: with this factor, each normalized gradient in g_t has mean
+      absolute value 1, as in the authors' code;
     - ``scales`` (SI-FGSM; Lin et al., 2020): the gradient is the mean of ∇L(x_t / 2^i) for i from 0 to scales − 1;
-    - ``neighbors`` (VMI-, VNI-FGSM; Wang and He, 2021): v_t = mean_i ∇L(x_t + r_i) − ∇L(x_t), with r_i uniform in the
-      cube of half-width β·epsilon (in l2 divided by √D, in l1 by D) and β being ``neighborhood``, is added to the next
-      gradient.
+    - ``neighbors`` (VMI-, VNI-FGSM; Wang and He, 2021): v_t = mean_i ∇L(x_t + r_i) − ∇L(x_t) is added to the next
+      gradient. The points r_i are uniform in the cube of half-width β·epsilon (in l2 divided by √D, in l1 by D), where
+      β is ``neighborhood``.
 
     All these options can be combined (within one step, an image is always resized in the same way); the defaults are
     those of MI-FGSM. Several surrogates are attacked through the mean of their logits.
@@ -209,7 +209,7 @@ class TransferAttack(BatchAttack):
 
 
 class Gradients(abc.ABC):
-    """The gradients of one batch, each the mean over scaled copies of a point, convolved with the kernel.
+    """The gradients of one batch, each the mean of the gradients at scaled copies of a point, convolved with a kernel.
 
     Attributes:
         scales: number of scaled copies.
@@ -305,8 +305,8 @@ def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Te
 
     Args:
         images: [B, C, H, W].
-        draws: [B, 4], float64 in [0, 1]: an image is resized if its first number is below ``chance``; the others
-            determine its size, its row and its column.
+        draws: [B, 4], float64 in [0, 1]: an image is resized if the first of its four numbers is below ``chance``; the
+            other three determine the new size, the row and the column.
         chance: probability of resizing.
         least: smallest ratio of the new side to the old side.
 

@@ -38,10 +38,9 @@ class ExaminedModel:
 
     Attributes:
         model: as given.
-        queries: of the model.
+        queries: the ``Queries`` of the model.
         x: [N, ...], the examples, on the CPU or the device on which they were given.
-        y: [N], int64 on the CPU: their labels, or the predicted class where the model predicts another one; -1 where it
-            predicts none.
+        y: [N], int64 on the CPU: the labels, or the classes that the model predicts (-1 where it predicts none).
         norm: the norm of the ball.
         epsilon: its radius.
         lower: lower end of the clip range.
@@ -91,7 +90,7 @@ class ExaminedModel:
     def gradient(self, x: Tensor, loss: LossOf) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [N, K], value [N] and gradient [N, ...] of a loss at x.
 
-        The gradient is that of the loss divided by a positive factor for each example, the loss's ``size``.
+        The gradient is that of the loss after division by the loss's ``size``, a positive number for each example.
 
         Raises:
             NoGradientError: the model cannot be differentiated.

@@ -14,7 +14,7 @@ _NOISE = 0.1
 
 
 def train_surrogate(subject: ExaminedModel) -> nn.Module | None:
-    """Train a net with two hidden layers on the model's classes at the examples and near them.
+    """Train a net with two hidden layers to predict the model's classes at and near the examples.
 
     The model is queried at ten points for each of at most 512 examples (Papernot et al., 2017, in a simple form): the
     example itself, random points on the surface of its ball, and the example with Gaussian noise.

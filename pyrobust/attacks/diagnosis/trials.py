@@ -43,7 +43,7 @@ class Trials:
 
     Args:
         subject: the model and these examples.
-        notes: takes the findings.
+        notes: collects the findings.
         done: called after each attack.
     """
 

@@ -1,4 +1,4 @@
-"""The model of an attack and its device, both assignable, and the runner that is made for them."""
+"""The model and the device of an attack, which may be assigned, and the runner made from them."""
 
 from __future__ import annotations
 

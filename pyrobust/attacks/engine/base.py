@@ -129,8 +129,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
-            [N] with one radius per example. In linf, a tensor with as many dimensions as an example or a batch, to
-            which it broadcasts, gives one radius per element: [1, D] for D features, 0 for a feature that must not
+            [N] with one radius per example. In linf, a tensor that broadcasts to an example or a batch, and has as many
+            dimensions, gives one radius per element, such as [1, D] for D features; a feature of radius 0 does not
             change.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
             ``norms``.
@@ -140,9 +140,9 @@ class AdversarialAttack(_Arguments, abc.ABC):
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
             fraction that rounds to it, or "auto" for the grid that x is on. x is then moved to the nearest levels k·h,
-            h being the step, with a warning if that changes x. ``generate`` returns values float32(k·h), in x's dtype
-            (float64(k·h) for a float64 x whose values are of that form). The ball is defined exactly on levels, with
-            epsilon read as a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
+            h being the step, with a warning if that changes x. ``generate`` returns the values float32(k·h) in x's
+            dtype, or float64(k·h) if x is float64 and its values have that form. The ball is defined exactly on levels,
+            with epsilon read as a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -238,12 +238,13 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Project perturbations on the ball and the clip range.
 
         In linf and l2, delta is projected on the ball, then clipped; in l1, delta is projected on the intersection of
-        ball and clip range. The result is rounded so that x + result, computed in x's dtype, lies exactly inside both.
+        ball and clip range. The result is rounded so that x + result, computed in x's dtype, lies exactly inside the
+        ball and the clip range.
 
-        If an example lies outside the clip range, x + result is still inside, which may take more than epsilon. linf
-        and l2 then also project on the ball and clip. l1 projects on the intersection of ball and clip range, up to
-        rounding; if that is empty, it projects on the ball, then clips. l0 changes further coordinates as far as
-        epsilon allows.
+        If an example lies outside the clip range, x + result is still inside, even if the norm of the result must then
+        exceed epsilon. linf and l2 then also project on the ball and clip. l1 projects on the intersection of ball and
+        clip range, up to rounding; if that is empty, it projects on the ball, then clips. l0 changes further
+        coordinates as far as epsilon allows.
 
         The result is differentiable with respect to delta and x: its gradient is that of the projection in real
         numbers.
@@ -506,7 +507,7 @@ class Ensemble(AdversarialAttack):
     """An attack that runs other attacks, ``attacks``, on its own model, ball and clip range.
 
     A model or a clip range assigned to the ensemble is assigned to its attacks, too; a radius is passed on in each
-    call. The budgets of these attacks do not change.
+    call. Other settings of these attacks, such as the number of steps, do not change.
     """
 
     attacks: dict[str, Any] = state({})  # replaced by the constructor

@@ -34,12 +34,12 @@ def _function(name: str, value: Any) -> Any:
 
 
 class BatchAttack(AdversarialAttack):
-    """A batched attack: examples are attacked independently, and each leaves its batch as soon as it is fooled.
+    """A batched attack: examples are attacked independently, and each leaves its batch once its attack succeeds.
 
-    For every example the attack returns the example itself if the model misclassifies it without an attack; else a
-    point that fools the model also in a batch of one; or, if none was found, the point of highest loss. All points are
-    in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the example's index,
-    so results depend on the batch size only where the model's own arithmetic does.
+    For every example the attack returns one of three points: the example itself, if the model misclassifies it; else a
+    point that fools the model, also in a batch of one; or, if no such point was found, the point of highest loss. All
+    points are in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the
+    example's index, so results depend on the batch size only where the model's own arithmetic does.
 
     Subclasses define ``_run`` (see ``pyrobust.attacks.engine.state.AttackState``).
 

@@ -23,10 +23,11 @@ _BALLS = {"linf": project_linf_ball, "l2": project_l2_ball, "l1": project_l1_bal
 class Elementwise(Norm):
     """A norm in which each element has its own radius or clip range.
 
-    With radii, which only linf can have, distances are max |δᵢ| / radiusᵢ, 0/0 being 0, and the epsilon of a ball
-    multiplies all radii. Without radii, distances are those of the norm. The last operations of ``place`` round toward
-    x and clip, so its points are in the ball and the clip range in exact arithmetic, and elements whose radius is 0 or
-    whose lower and upper ends are equal stay unchanged. The ``lower`` and ``upper`` of a ``Ball`` are not used.
+    In linf, elements can have radii of their own. Distances are then max |δᵢ| / radiusᵢ, where 0/0 is 0, and the
+    epsilon of a ball multiplies all radii. Without such radii, distances are those of ``norm``. The last operations of
+    ``place`` round toward x and clip. Its points are therefore in the ball and the clip range in exact arithmetic, and
+    an element stays unchanged if its radius is 0 or the ends of its clip range are equal. The ``lower`` and ``upper``
+    of a ``Ball`` are not used.
 
     Args:
         norm: the norm over all elements.
@@ -98,7 +99,7 @@ class Elementwise(Norm):
         return z if self.radius is None else z.mul_(self.radius.to(z))
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """Distance between opposite corners of the clip range; the arguments, which assume one width, are not used."""
+        """Distance between opposite corners of the clip range, whose widths may differ; both arguments are ignored."""
         return min(float(torch.linalg.vector_norm(self._room, _ORDERS[self.name])), 1 / _TINY)
 
     def width(self, lower: float, upper: float) -> float:
@@ -108,7 +109,7 @@ class Elementwise(Norm):
         return 1 / max(float(self.radius.max()), _TINY) if upper >= LIMIT else self.diameter(0, 0.0)
 
     def scaled(self, z: Tensor) -> Tensor:
-        """Multiply by the radii, by 1 if elements share one radius, and by 0 for elements that cannot move."""
+        """Multiply elements by their radii, or by 1 if they share one; elements that cannot move become 0."""
         return z * self.weight.to(z)
 
     def unscaled(self, z: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class Levels:
         return self.values(self.of(x), x)
 
     def radius(self, norm: AttackNormName, epsilon: Tensor, budget: Tensor, coordinates: int) -> Tensor:
-        """Radii [N] of the float balls that iterates stay in: those of the integer balls plus a margin for rounding.
+        """Radii [N] of the balls for float iterates: the radii of the integer balls plus a margin for rounding.
 
         linf: ⌊ε/h⌋·h, so that every point of the float ball rounds to a point of the integer ball.
         """
@@ -141,12 +141,12 @@ class Levels:
     ) -> Tensor:
         """The grid point that represents each iterate; a grid point in the ball represents itself.
 
-        In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or has lost small
-        perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
-        far as the integer ball requires. At a slightly larger scale or smaller shift, several coordinates may round up
-        together. Of these coordinates, as many as fit into the ball are rounded up, those with the lowest indices
-        first. In l2, the resulting point has the largest inner product with the perturbation among all points with the
-        same sum of squared levels.
+        In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or rounding has
+        removed small perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is
+        rounded, as far as the integer ball requires. At a slightly larger scale or smaller shift, several coordinates
+        may round up together. Of these coordinates, as many as fit into the ball are rounded up, those with the lowest
+        indices first. In l2, the resulting point has the largest inner product with the perturbation among all points
+        with the same sum of squared levels.
 
         Args:
             norm: the norm of the ball.
@@ -198,7 +198,7 @@ class Levels:
         return delta
 
     def distances(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """Exact distances between images on the grid, computed from levels, rounded up: float64 [N] on the CPU."""
+        """Exact distances between images on the grid, rounded up to float64: [N] on the CPU."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().numpy().astype(np.int64)
         if norm == "l0":
             return torch.from_numpy((delta != 0).sum(1).astype(np.float64))

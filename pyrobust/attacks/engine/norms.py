@@ -51,12 +51,13 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
-        """Project delta, such that x + delta is feasible up to the rounding of the sum."""
+        """Project delta so that x plus the result is feasible, up to the rounding of this sum."""
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
         """``project`` for examples that may lie outside the clip range; ``nearest`` holds their nearest points inside.
 
-        The part of epsilon needed to reach ``nearest`` is spent first, and the rest is spent around that point.
+        x is first moved to ``nearest``. The rest of delta is then projected on the ball around ``nearest`` whose radius
+        is epsilon minus the distance moved, at least 0.
         """
         clean, epsilon, lower, upper = ball
         move = nearest - clean
@@ -72,7 +73,7 @@ class Norm(abc.ABC):
         """Perturbation drawn uniformly from the ball of radius epsilon; in l0, the later projection makes it sparse."""
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
-        """PGD's step size, with which all steps together cross the ball 1.25 times."""
+        """PGD's step size: all steps together are 1.25 times as long as the ball's diameter."""
         return epsilon * (2.5 / steps)
 
     def diameter(self, coordinates: int, width: float) -> float:
@@ -275,7 +276,7 @@ class L0(Norm):
         return noise("gaussian", draw)[:, 0]
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
-        """The width of the clip range: the ball bounds no single coordinate, only how many move."""
+        """The width of the clip range: the ball limits how many coordinates change, but not how far."""
         return torch.full_like(epsilon, width)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
@@ -337,9 +338,9 @@ def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
 
 
 def between(x_adv: Tensor, x: Tensor) -> Tensor:
-    """A z near x_adv − x for which x + z, computed in their dtype, lies between x and x_adv.
+    """A z near x_adv − x for which x + z, computed in x's dtype, lies between x and x_adv.
 
-    If |x_adv − x| ≤ |d| holds in exact arithmetic for a d in their dtype, so does |z| ≤ |d|: rounding is monotonic.
+    If d is in x's dtype and |x_adv − x| ≤ |d| in exact arithmetic, then |z| ≤ |d|, because rounding is monotonic.
     """
     z = x_adv - x
     missed = (x + z).sub_(x_adv).sign_().square_()  # 1 or 0; comparisons and selections take several times as long

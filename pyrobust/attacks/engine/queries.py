@@ -1,4 +1,4 @@
-"""Queries of the attacked model: logits, gradients of a loss, and verdicts; every forward row is counted."""
+"""Queries of the attacked model: logits, gradients of a loss, and verdicts; counts the rows of forward passes."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Queries:
 
         With a differentiable ``transform``, the logits are those of the model at transform(x).
 
-        The gradient is scaled by a positive factor per example, the same for all draws of an ``EOT``: the backward pass
-        starts from derivatives of size 1 with respect to the logits, so the gradient does not vanish where the loss is
-        nearly flat.
+        The gradient of each example is multiplied by a positive factor, the same for all draws of an ``EOT``. The
+        factor makes the derivatives of the loss with respect to the logits of size 1, so that the gradient does not
+        vanish where the loss is nearly flat.
         """
         logits, (value,), (gradient,) = self.gradients(x, [loss], transform)
         return logits, value, gradient
@@ -116,8 +116,8 @@ class Queries:
     def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
         """Verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
-        The rule is that of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. Rows that are not fooled are
-        never close: an attack only confirms its successes.
+        The rule is that of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. A row that is not fooled is
+        never ``CLOSE``, because an attack confirms only its successes.
         """
         return verdicts(logits, y, self.runner.unit, targeted, both=False)
 

@@ -5,7 +5,7 @@
 
 ``Walk(model, epsilon, steps=10)`` checks the value and stores it, and so does a later ``attack.steps = 20``. The
 constructor, its signature and the arguments in the docstring follow from the declarations, and the declared settings
-form the identity of a run.
+identify a run.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Setting:
         check: checks every value.
         help: the setting's meaning, in the words of a docstring.
         init: whether the constructor takes it.
-        kw_only: whether it is passed by keyword only; None: as the class says.
-        stored: whether it belongs to the identity of a run.
+        kw_only: whether it is passed by keyword only; None for the default of the class.
+        stored: whether it is one of the settings that identify a run.
         option: the command line's option that sets it; None if there is none.
     """
 
@@ -75,7 +75,7 @@ class Setting:
         self.attribute = self.attribute or name
 
     def parameter(self, by_keyword: bool, annotation: Any) -> inspect.Parameter:
-        """The constructor's parameter; ``by_keyword`` says how it is passed unless the setting says otherwise."""
+        """The constructor's parameter; ``by_keyword`` replaces a ``kw_only`` of None."""
         only = by_keyword if self.kw_only is None else self.kw_only
         kind = inspect.Parameter.KEYWORD_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         annotation = inspect.Parameter.empty if annotation is None else annotation

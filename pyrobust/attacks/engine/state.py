@@ -56,9 +56,9 @@ class HostCopy:
 class AttackState:
     """The examples of one batch that are still under attack, and the queries of the model about them.
 
-    An attack's ``_run`` receives a state. It queries the model with ``gradient`` or ``logits``, passes the verdicts on
-    its iterates to ``retire``, which removes fooled examples and shrinks every per-example tensor accordingly, and ends
-    with ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is ``ROBUST``,
+    An attack's ``_run`` receives a state. It queries the model with ``gradient`` or ``logits`` and passes the verdicts
+    on its iterates to ``retire``, which removes fooled examples from every per-example tensor. At the end, it calls
+    ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is ``ROBUST``,
     ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); a close verdict is confirmed by running the example alone.
 
     Rows of a batch change places when other rows leave, so nothing may depend on a row's position. ``retire`` may move
@@ -72,7 +72,7 @@ class AttackState:
         x: [B, ...], the clean examples.
         y: [B], int64, their labels; the target labels if ``targeted``.
         epsilon: [B], float64.
-        index: [B], int64, the image index of the noise contract.
+        index: [B], int64, the index that determines the noise of each example.
         targeted: whether success means that the model predicts y, rather than any other class.
         norm: the norm of the constraint.
         lower: lower end of the clip range, ``-pyrobust.clip.LIMIT`` if values have no limit.
@@ -126,7 +126,7 @@ class AttackState:
         return [int(row) for row in self._rows]
 
     def take(self, rows: Tensor) -> AttackState:
-        """The examples of these rows [n], int64, as a separate state, which does not report departing examples."""
+        """The examples of these rows [n], int64, as a separate state, which does not report examples that leave it."""
         subset = copy.copy(self)
         subset.x, subset.y, subset.epsilon, subset.index = (
             tensor[rows] for tensor in (self.x, self.y, self.epsilon, self.index)
@@ -153,7 +153,7 @@ class AttackState:
 
         An iterate inside the ball is rounded to a point inside the ball. An iterate outside the ball (for example, from
         another phase) is rounded to the nearest grid point. If there are more or fewer iterates than examples, each
-        iterate is rounded without a ball.
+        iterate is rounded without regard to the ball.
         """
         if self.levels is None:
             return x_adv

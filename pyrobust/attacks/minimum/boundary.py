@@ -21,7 +21,7 @@ DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 def rivals(state: AttackState, limit: int | None) -> Tensor:
-    """At most ``limit`` classes other than y in order of decreasing clean logit [B, T]; one column if targeted."""
+    """Classes other than y in order of decreasing clean logit, [B, T]: at most ``limit``, and one if targeted."""
     logits = state.logits(state.x)
     if logits.shape[1] < 2:
         raise ModelError(f"model: expected at least 2 classes, got {logits.shape[1]}")

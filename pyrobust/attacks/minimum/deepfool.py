@@ -21,12 +21,12 @@ from .nearest import Nearest
 class DeepFool(MinimumNormAttack):
     """DeepFool (Moosavi-Dezfooli, Fawzi and Frossard, 2016): steps to the nearest linearized boundary.
 
-    At xₜ, each of the ``candidates`` classes c with the largest clean logits defines a hyperplane, on which f_c(z) =
-    z_c − z_y, linearized at xₜ, is zero; its distance is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q dual to the norm. xₜ₊₁ is the
-    point of the nearest hyperplane within the clip range that is nearest to xₜ, moved beyond the hyperplane by the
-    share ``overshoot``. (The original ignores the clip range.) An example leaves the batch as soon as it is fooled.
-    Finally, secant steps between x and the point found shorten the perturbation. In a targeted attack, f is the
-    target's logit minus the largest other logit.
+    The attack considers the classes c with the ``candidates`` largest clean logits. For each c, the function f_c(z) =
+    z_c − z_y, linearized at xₜ, is zero on a hyperplane, whose distance from xₜ is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q
+    dual to the norm. The step from xₜ to xₜ₊₁ is the shortest one, within the clip range, that passes the nearest of
+    these hyperplanes by the share ``overshoot``. (The original ignores the clip range.) An example leaves the batch as
+    soon as it is fooled. Finally, secant steps between x and the point found shorten the perturbation. In a targeted
+    attack, f is the target's logit minus the largest other logit.
 
     DeepFool is fast and simple, but the first boundary that it reaches need not be the nearest.
 

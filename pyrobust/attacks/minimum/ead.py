@@ -75,7 +75,7 @@ class _Fista(Descent):
         return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
 
     def nearer(self, run: Nearest) -> Tensor:
-        """Also keep examples with nearer points, since momentum may raise the objective for a while."""
+        """Also keep examples for which a nearer point was found: momentum may raise the objective for a while."""
         nearer = run.distance < self._before
         self._before = run.distance
         return nearer

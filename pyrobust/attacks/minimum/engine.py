@@ -82,10 +82,10 @@ class MinimumNormAttack(BatchAttack):
             target_labels: [N], integers, required with targeted=True.
             indices: [N], see ``generate``.
             margin: move each point beyond the boundary, by at most 0.9 % of its distance, until no rounding can undo
-                its success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε times the
-                largest |logit|, ε being the rounding unit of the model's arithmetic. In l0, with margin=False, or if no
-                sufficient move is found, a point fools the model in a batch of one, but need not fool the model in a
-                larger batch.
+                its success. By the rule of ``pyrobust.correctness``, this is so once the compared logits differ by more
+                than √ε times the largest |logit|, where ε is the rounding unit of the model's arithmetic. In l0, with
+                margin=False, or if no sufficient move is found, a point fools the model in a batch of one, but need not
+                fool the model in a larger batch.
 
         Returns:
             The points, and their exact distances.

@@ -81,7 +81,8 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
         attacks: names of attacks that support the norm, in the order in which they run: any of "fab-t", "fmn", "ddn",
-            "deepfool", "cw", "ead", "sigma-zero" and "sampling". FMN's random starts come last. Default: those above.
+            "deepfool", "cw", "ead", "sigma-zero" and "sampling". FMN's random starts come last. Default: the attacks
+            named above.
 
     Attributes:
         attacks: name → attack, in order; their settings may be changed.
@@ -183,7 +184,7 @@ def minimum_norm(
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
 
     Returns:
-        The points, and their exact distances, rounded up.
+        The points, and their exact distances, rounded up to float64.
 
     Raises:
         InputError: mismatched shapes, values or labels out of range, or an unknown norm or attack.

@@ -44,9 +44,9 @@ class FAB(MinimumNormAttack):
         xₜ₊₁ = (1 − α)·(xₜ + η·d₁) + α·(x + η·d₂),   α = min(‖d₁‖ / (‖d₁‖ + ‖d₂‖), alpha_max).
 
     If xₜ₊₁ is adversarial, the search continues from x + beta·(xₜ₊₁ − x). The final search takes secant steps on the
-    segment from x to the nearest adversarial point. The class c is each of the ``targets`` classes with the largest
-    logits in turn (FAB-T), or at every step the class whose hyperplane is nearest. In a targeted attack, f is the
-    target's logit minus the largest other logit.
+    segment from x to the nearest adversarial point. FAB-T runs this search for one class c after the other: the
+    ``targets`` classes with the largest logits. With ``targets=None``, c is at every step the class whose hyperplane is
+    nearest. In a targeted attack, f is the target's logit minus the largest other logit.
 
     ``generate`` returns the nearest adversarial example found within epsilon, ``minimum`` the nearest at any distance.
 

@@ -53,7 +53,7 @@ def step_to_hyperplane(
     upper: float | Tensor,
     radius: Tensor | None = None,
 ) -> Tensor:
-    """Find the smallest step from x onto a hyperplane that stays in the box.
+    """Find the smallest step that leads from x onto a hyperplane and ends in the box.
 
     ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Each coordinate moves by some mᵢ ≥ 0 in the
     direction that closes the gap, and so reduces the gap by |wᵢ|·mᵢ; its capacity cᵢ is the distance to the box's face
@@ -72,8 +72,8 @@ def step_to_hyperplane(
         w: [B, D], normals of the hyperplanes.
         gap: [..., B], required change of w·x, of either sign.
         norm: "linf", "l2" or "l1".
-        lower: lower end of the box: of every coordinate, or [D].
-        upper: upper end of the box: of every coordinate, or [D].
+        lower: lower end of the box: one number for all coordinates, or [D].
+        upper: upper end of the box: one number for all coordinates, or [D].
         radius: [D], for linf: units of the coordinates' moves, mᵢ = min(cᵢ, t·radiusᵢ).
 
     Returns:

@@ -27,8 +27,8 @@ _PROJECTIONS, _BEYOND = 2, 1.0005
 class Nearest:
     """The nearest adversarial point of each example so far: x [B, ...] and distance [B], inf where none was found.
 
-    ``source`` [B] is the number of the attack that found the point; attacks of an ensemble set ``attack`` to their
-    number.
+    ``source`` [B] is the index, within an ensemble, of the attack that found the point; ``attack`` is the index of the
+    attack that is running.
     """
 
     def __init__(self, state: AttackState) -> None:
@@ -40,7 +40,7 @@ class Nearest:
     def reach(self, state: AttackState) -> Tensor:
         """Radius [B] of the ball of random starts: the best distance, at most the diameter of the clip range.
 
-        If values have no limit and no point is known, there is no such ball, and the start is x itself.
+        If values have no limit and no point is known, the radius is 0, so that the start is x itself.
         """
         diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         if state.upper >= LIMIT:
@@ -100,7 +100,7 @@ class Nearest:
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
     def saturate(self, state: AttackState, gradient: Tensor) -> None:
-        """Move as few coordinates as needed to an end of the clip range, in descending order of gradient × room.
+        """Move as few coordinates as needed to an end of the clip range, in descending order of gradient × distance.
 
         The gradient [B, ...] is that of a function f that is positive where the model is fooled. The number of
         coordinates is minimal if f is linear.

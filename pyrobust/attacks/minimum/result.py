@@ -24,7 +24,7 @@ class MinimumNorm(Tabular):
         found_by: [N], the attack that found x_adv; "clean" where x itself is misclassified, None where none was found.
         norm: "linf", "l2", "l1" or "l0".
         forwards: rows pushed through the model.
-        backwards: number of gradients of one row.
+        backwards: rows of all backward passes.
         box: [...], float64, on the CPU: radii of an example's elements, the units of distances; None if all elements
             share one unit.
     """

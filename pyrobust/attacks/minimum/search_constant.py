@@ -40,7 +40,7 @@ class SearchConstant:
 
 
 class Descent(abc.ABC):
-    """For one constant c, the iterates of the examples that still improve."""
+    """The iterates of one descent, with one constant c for each example; examples leave when they stop improving."""
 
     @abc.abstractmethod
     def point(self, subset: AttackState) -> Tensor:
@@ -63,7 +63,7 @@ class Descent(abc.ABC):
         return None
 
     def last(self) -> tuple[Tensor, ...]:
-        """The points [B, ...] that no step has evaluated."""
+        """The points [B, ...] after the last step, which no step has evaluated; by default there are none."""
         return ()
 
 

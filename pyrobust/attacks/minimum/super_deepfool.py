@@ -18,9 +18,9 @@ from .nearest import Nearest
 class SuperDeepFool(DeepFool):
     """SuperDeepFool, SDF(∞, 1) (Abdolahpourrostam, Abroshan and Moosavi-Dezfooli, 2024).
 
-    The nearest point of a smooth boundary lies where the boundary's normal points at x; DeepFool stops wherever it
-    crosses the boundary. From the point x̃ that DeepFool reaches, with f the lead of the leading class over y, the next
-    iterate is
+    At the nearest point of a smooth boundary, the boundary's normal is parallel to the perturbation; DeepFool, however,
+    stops wherever it crosses the boundary. From the point x̃ that DeepFool reaches, with f the largest other logit
+    minus the logit of y, the next iterate is
 
         x ← x₀ + ((x̃ − x₀)·∇f(x̃) / ‖∇f(x̃)‖²) ∇f(x̃),
 
