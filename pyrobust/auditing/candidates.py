@@ -44,9 +44,9 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
     """Yield usual parameters other than the assumed ones.
 
-    With a pile, only parameters whose maximum radius is the radius of the pile are yielded. Without a pile, candidates
-    with another sigma keep the assumed n and alpha. Candidates with another formula change n and alpha only where
-    nobody stated them.
+    With ``pile`` (equal radii at the upper end of the log), only parameters whose maximum radius is the radius of the
+    pile are yielded. Without a pile, candidates with another sigma keep the assumed n and alpha. Candidates with
+    another formula change n and alpha only where nobody stated them.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)

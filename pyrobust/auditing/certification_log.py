@@ -133,9 +133,10 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is correct and certified, possibly at radius 0, as certified metrics count it.
+        """Whether each prediction is correct and certified, as certified metrics count it.
 
-        A verification with radius 0 proves nothing, not even that the model is correct at the image itself.
+        A smoothed certificate of radius 0 counts. A verification with radius 0 does not count, since it proves nothing,
+        not even that the model is correct at the image itself.
         """
         return self.is_correct & KINDS[self.kind].counted(self.radius)
 

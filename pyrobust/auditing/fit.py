@@ -25,9 +25,9 @@ _LOG_SPOILED = float(np.log(1e-3))
 class Fit:
     """Printed radii, and how well given parameters explain them.
 
-    The score is the logarithm of the likelihood of the radii, relative to random digits: a radius that some number of
-    votes gives has a higher score the fewer of the possible printed radii near it are given by votes; a radius
-    that no votes give has the score of a row spoiled by chance; and the score of a pile is its evidence.
+    The score is the logarithm of the likelihood of the radii, relative to random digits. The score of a radius that
+    some number of votes gives is higher if fewer of the printed radii near it can come from votes. A radius that no
+    number of votes gives has the score of a row spoiled by chance. The evidence of each pile is subtracted.
     """
 
     radii: PrintedRadii

@@ -31,8 +31,9 @@ class ParameterJudgement:
 
     Attributes:
         assumed: fit of the radii under the assumed parameters.
-        explanations: fits of the radii under all parameters that explain them better than the assumed ones, and as well
-            as the best of those tried, usual parameters first; empty if there are none.
+        explanations: fits of the radii under all parameters that explain the radii better than the assumed parameters
+            do, and as well as the best parameters tried. Usual parameters come first; the tuple is empty if there are
+            none.
         innocent: the best fit among the assumed parameters and those that change only unstated parameters.
         saturation: the pile of equal radii at the upper end, if any.
         free: names of the parameters that nobody stated.
@@ -84,7 +85,7 @@ def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]
 def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> list[Fit]:
     """Return fits of the radii by parameters that may explain them, usual parameters first.
 
-    Without a pile of saturated radii, odd alpha and sigma are tried only if no usual values explain all radii.
+    Without a pile of saturated radii, unusual alpha and sigma are tried only if no usual values explain all radii.
     """
     pile = radii.saturation()
     sure = pile if pile is not None and pile.rows >= _SURE_PILE else None

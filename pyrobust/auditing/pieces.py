@@ -26,7 +26,7 @@ _MIN_PIECE, _TRIED, _LISTED = 20, 12, 3
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A block of rows (counted among rows with radii) that was made with other parameters than the rows around it.
+    """A block of rows made with other parameters than the rows around it; rows without radii are not counted.
 
     Attributes:
         start: first row of the piece.

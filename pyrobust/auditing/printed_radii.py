@@ -74,7 +74,7 @@ class PrintedRadii:
         return np.maximum(self.value - self.unit - rounding, 0.0), self.value + rounding
 
     def saturation(self) -> Saturation | None:
-        """Return the pile of equal radii at the upper end, if it is clear."""
+        """Return the pile of equal radii at the upper end, or None, see ``find_saturation``."""
         return find_saturation(self.value, self.decimals, self.count)
 
     def largest(self, size: int) -> PrintedRadii:
@@ -85,7 +85,7 @@ class PrintedRadii:
         """Return the distinct radii whose attainable neighbours lie furthest apart, in units of their last digit.
 
         Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with a fixed number of decimals, the largest radii
-        come first; with significant digits, small radii may come first.
+        come first; with a fixed number of significant digits, small radii may come first.
         """
         apart = (self.value / sigma) ** 2 / 2 - np.log(self.unit)
         return self.chosen(np.sort(np.argsort(apart, kind="stable")[max(0, len(apart) - size) :]))

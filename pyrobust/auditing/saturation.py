@@ -103,7 +103,7 @@ def find_saturation(
     """Find the pile at the upper end of ascending distinct radii [D], given their decimals and numbers of rows [D].
 
     The pile is the radius with the most rows among the largest radii, or else among all radii, provided that few rows
-    are above it. None if no pile is clear.
+    are above it. None if no such radius has clearly more rows than the radii just below it.
 
     >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)
