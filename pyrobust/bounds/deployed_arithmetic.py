@@ -1,4 +1,4 @@
-"""Whether a GPU computes a network as ``semantics="float32"`` supposes: direct algorithms in IEEE floats."""
+"""Whether a GPU computes a network as ``semantics="float32"`` supposes: in IEEE floats, without Winograd or FFT."""
 
 from __future__ import annotations
 

@@ -35,8 +35,9 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], ro
         order: all nodes, each after its inputs; the last is the output.
         ranges: ranges of the nodes that ``read_ranges`` lists.
         rows: the coefficients of the output.
-        stop: whether to concretize at the ranges of the first activations that coefficients reach: this gives interval
-            bounds of the rows, but without the loss from bounding the later affine nodes one by one.
+        stop: whether to concretize at the ranges of the first activations that coefficients reach. The results are
+            interval bounds of the rows, except that the later affine nodes are combined and not bounded one by one,
+            which would lose tightness.
     """
     coefficients = {order[-1]: rows}
     total = rows.new_zeros(())

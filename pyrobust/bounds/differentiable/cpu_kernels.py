@@ -45,7 +45,7 @@ def affine_intervals(
 ) -> tuple[Tensor, Tensor]:
     """Return center W·center + b and radius |W|·radius of v = W·z + b; with a slope, those of max(v, slope·v).
 
-    A radius that all examples share, such as that of an input's ball, costs the work of one example.
+    A radius that all examples share, such as the radius of the input's ball, is propagated only once.
 
     Args:
         center: [B, n], or [B, C, H, W] for a convolution.

@@ -17,10 +17,10 @@ ENGINE_SHARE = 0.75
 
 
 def engine_limit(limit: int, needed: int) -> int:
-    """Return an engine's share of a memory limit if one example needs ``needed`` bytes; the rest is for input sets.
+    """Return the part of a memory limit that is for the engine; the other part is for input sets.
 
     Raises:
-        InputError: one example does not fit.
+        InputError: one example, which needs ``needed`` bytes, does not fit.
 
     >>> engine_limit(1_000_000, 3_000_000)
     Traceback (most recent call last):
@@ -50,8 +50,8 @@ def fits(limit: int, needed: int) -> bool:
 def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
     """Call ``step(begin, end)`` over [0, total), ``size`` items at a time; halve a chunk that does not fit the memory.
 
-    The halved chunk is tried again, so a step must be repeatable. Returns the size that fitted. Other errors of a step
-    are raised unchanged; out-of-memory errors are raised only for a single item.
+    The halved chunk is tried again, so a step must be repeatable. Returns the size that fitted. An out-of-memory error
+    is raised only for a single item. Other errors of a step are raised unchanged.
 
     >>> in_chunks(5, 2, lambda begin, end: print(begin, end))
     0 2

@@ -1,8 +1,8 @@
 """Products of wide layers by the machine's matrix and convolution routines, for the native engine.
 
-Bounds on the products' rounding hold for direct algorithms in IEEE arithmetic with sums in any order. Operators are
-therefore called by name, so that no dispatch picks Winograd or FFT. Where a setting allows another number format, the
-operators are not called.
+The bounds on rounding errors hold for sums of products in IEEE arithmetic, in any order, but not for Winograd or FFT.
+Operators are therefore called by name, so that torch does not choose another algorithm. Where a setting allows another
+number format, the operators are not called.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class Engine:
 
         Sound float32 bounds are recomputed in float64, example by example, in three cases. First, where a bound is not
         finite, because a number may have overflowed (not for ``semantics="float32"``, where the deployed model would
-        overflow, too). Second, for CROWN and CROWN-IBP without ``with_upper``, where only the sign of lower bounds
-        matters, if only rounding errors may keep these bounds from being positive. Third, bounds are recomputed in
+        overflow, too). Second, for CROWN and CROWN-IBP without ``with_upper``, where a lower bound may fail to be
+        positive only because of rounding errors; only the sign of these bounds matters. Third, bounds are recomputed in
         networks with reciprocals and roots of wide ranges, where interval bounds were tighter than the bounds of the
         backward pass: the coefficients of the backward pass may grow so large that they cancel only with the precision
         of float64.

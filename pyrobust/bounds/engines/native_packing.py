@@ -1,4 +1,4 @@
-"""Packing of a graph for the native engine: weights in its floats, and their distance from the exact values."""
+"""Packing of a graph for the native engine: weights in the engine's floats, with distances from exact values."""
 
 from __future__ import annotations
 

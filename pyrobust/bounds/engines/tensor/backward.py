@@ -158,7 +158,7 @@ class BackwardPass:
     def to_input(self, image: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """Return A [R, n], b [R] with A·x + b ≤ a·output for specification rows ``a`` [R, size]; overwrite ``a``.
 
-        The computed coefficients are the exact A: all errors are in b.
+        A is returned as computed; b is lowered to account for all rounding errors.
         """
         output, n = self.network.output, self.network.layers[0].size
         total = torch.zeros(len(a), dtype=torch.float64, device=a.device)

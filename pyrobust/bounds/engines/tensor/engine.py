@@ -54,7 +54,8 @@ class TensorEngine:
         device: device of the computation and of input sets; results are on the CPU.
 
     Raises:
-        ModelError: a parameter is not finite or has no relative error, or an activation has no interval or relaxation.
+        ModelError: a parameter is not finite, a parameter is zero but not known exactly (so its relative error is
+            undefined), or an activation has no interval or no relaxation.
     """
 
     def __init__(self, output: Node, dtype: torch.dtype, device: torch.device) -> None:

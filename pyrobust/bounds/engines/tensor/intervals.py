@@ -212,7 +212,7 @@ def _multiplied(x: LayerRange, y: LayerRange, arithmetic: Arithmetic) -> LayerRa
 
 
 def deployed_product_error(x: LayerRange, y: LayerRange, arithmetic: Arithmetic) -> Tensor | None:
-    """The rounding error of a deployed product, including that of factors flushed to zero; None for 0."""
+    """The error of a deployed product, from rounding and from flushing factors to zero; None for 0."""
     share, out = arithmetic.share(1), arithmetic.out
     if share == 0:
         return None

@@ -48,7 +48,7 @@ class Layer:
 
     Attributes:
         node: the operation.
-        inputs: numbers of earlier layers.
+        inputs: indices of earlier layers.
         weight: weight of a Linear [M, N], or of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact weights
             are weight·(1 + e), |e| ≤ weight_error.
         bias: bias of an affine layer [size]; the shift of a Scale.
@@ -59,7 +59,8 @@ class Layer:
         pairs: pairs of a Sort [size, 2].
         larger: ``larger`` of a Sort [size].
         roundings: number of roundings of the deployed forward pass, unless the layer is a sum of products.
-        adds: additions into its coefficients in a backward pass, where several consumers write them.
+        adds: number of additions to each of the layer's coefficients in a backward pass, if several consumers add to
+            it.
         fused: see ``Analysis``.
     """
 

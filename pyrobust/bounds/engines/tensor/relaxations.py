@@ -122,7 +122,7 @@ class Relaxations:
         return self._products[i]
 
     def box(self, i: int) -> Pair:
-        """The range of a layer at which the backward pass ends."""
+        """The range of a layer where a backward pass ends, widened by the rounding error of a row's sums."""
         return self._without_nan(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
 
     def _without_nan(self, pair: Pair) -> Pair:
@@ -134,13 +134,13 @@ class Relaxations:
         )
 
     def with_rounding_error(self, low: Tensor, high: Tensor) -> Pair:
-        """Bounds lowered and raised by the rounding error of the sums of a row."""
+        """Lower ``low`` and raise ``high`` by the rounding error of the sums of a row."""
         out, below, above = self._arithmetic.out, low.abs(), high.abs()
         low = low - (self._share * below + out.rounding_error(below))
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """The rounding error that a coefficient of 1 causes in its row, if differences of inputs are also computed."""
+        """The rounding error that a coefficient of 1 causes in its row, including that of differences of inputs."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
