@@ -1,4 +1,4 @@
-"""Long calls: an estimate of their time, their progress, and their end at a time limit or by Ctrl-C."""
+"""Control of long calls: an estimate of the time, the progress, and an early end at a time limit or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ SHARES = 1000
 
 
 class Watch:
-    """The work of one call's engines: its progress, an estimate of its time, and its end.
+    """The progress of one call's engines, an estimate of their time, and their early end at a time limit or by Ctrl-C.
 
-    Engines tell the watch how many rows of backward passes are done; it answers whether to go on. Rows that are
-    unfinished when the watch ends the work keep their interval bounds, if they have any.
+    Engines report how many rows of backward passes are done; ``tell`` and ``add`` return whether to continue. Rows that
+    are unfinished when the watch ends the work keep their interval bounds, if they have any.
 
     Args:
-        what: the work, for the log.
-        examples: number of sets of the call.
+        what: description of the work, for log messages.
+        examples: number of input sets in the call.
         deadline: time of ``time.monotonic`` at which the call ends; None for no limit.
         report: receives progress, from 0 to ``SHARES``.
-        announced: seconds that were announced for each work; an estimate is logged if it is at least twice that, or
-            less than a quarter of it.
-        searches: whether a search for slopes follows the bounds that it starts from.
+        announced: for each ``what``, the estimate in seconds that was logged last; a new estimate is logged only if it
+            is at least twice the last one, or less than a quarter of the last one.
+        searches: whether the call first computes bounds and then improves them by a search for slopes.
 
     Attributes:
         interrupt: the KeyboardInterrupt that ended the work, or None.

@@ -12,7 +12,7 @@ from pyrobust.bounds.methods import Method
 
 
 class Work:
-    """Multiplications of one example in an engine's list of layers.
+    """Numbers of multiplications for one example in an engine's list of layers.
 
     Args:
         steps: the layers, each after its inputs; the last is the output.
@@ -24,7 +24,7 @@ class Work:
 
     @functools.cached_property
     def intervals(self) -> float:
-        """Work of interval bounds of all layers: the work for centers and radii."""
+        """Work of interval bounds of all layers: a forward pass for the centers and another for the radii."""
         return 2.0 * sum(_products(step.node, step.node.size) for step in self._steps)
 
     def row(self, i: int, *, to_input: bool = True) -> float:
@@ -37,7 +37,7 @@ class Work:
         return self._row[i, to_input]
 
     def of(self, rows: Sequence[float], *, to_input: bool = True) -> float:
-        """Work of the given numbers of rows from each layer, in order."""
+        """Work of backward passes of which ``rows[i]`` start at layer i."""
         return sum(count * self.row(i, to_input=to_input) for i, count in enumerate(rows) if count)
 
     def _of_row(self, i: int, to_input: bool) -> float:

@@ -124,7 +124,8 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
     """The nodes that compute a weighted sum of squares, from the sum down to the squares, and the node that is squared.
 
-    None for a node that is not such a sum with weights and shifts ≥ 0. A ReLU among the nodes has no effect.
+    None unless the node is such a sum and its weights and shifts are ≥ 0. A ReLU among the nodes leaves the values,
+    which are ≥ 0, unchanged.
     """
     chain = []
     while not (isinstance(node, Activation) and _power(node) == 2):
@@ -196,8 +197,8 @@ class Analysis:
 
     Attributes:
         consumers: for each layer the layers that read it, one entry per read.
-        fused: for each layer, whether it is affine and its only reader is an activation, which then includes its
-            rounding errors.
+        fused: for each layer, whether it is affine and its only reader is an activation, which then accounts for the
+            rounding errors of both layers.
         affine_in_input: for each layer, whether it is an affine function of the network's input.
         ends_affine_part: for each layer, whether it is affine in the input and either the output or read by a layer
             that is not affine in it.

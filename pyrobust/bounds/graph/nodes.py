@@ -79,7 +79,8 @@ class Scale(Node):
 class Gather(Node):
     """A selection of elements of its inputs: element i is element index[i] of all inputs, flattened and concatenated.
 
-    index is int64, of the node's shape; -1 selects the constant 0. ``Reshape`` keeps every element in place.
+    index is int64, of the node's shape; -1 selects the constant 0. ``Reshape`` is the special case that keeps every
+    element in order.
     """
 
     index: Tensor
@@ -91,11 +92,12 @@ class Sort(Gather):
 
     All inputs but the last compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b) for the pairs. The node
     gathers its elements from the inputs, so that linear bounds pass through these two formulas. The pairs also give the
-    node's range, often smaller than the range of the first inputs, and its Lipschitz constant: sorting increases no
-    distance in any p-norm.
+    node's range, which is often smaller than that of the two formulas. Its Lipschitz constant is 1, because sorting
+    increases no distance in any p-norm.
 
     Attributes:
-        pairs: int64 [size, 2], the two elements of the last input; an element that is only passed on is listed twice.
+        pairs: int64 [size, 2]: the indices, in the last input, of the two elements that are compared; for an element
+            without a comparison, its own index twice.
         larger: bool [size], whether the element is the larger of its pair.
     """
 

@@ -1,11 +1,12 @@
 """Search for the lower slopes that make the bound of each row largest (α-CROWN; Xu et al., 2021).
 
 Every line through zero with a slope in [0, 1] is a lower bound of an unstable ReLU, so each row may have slopes of its
-own. The ranges from which the relaxations are made stay fixed. The derivative of a row's bound with respect to the
-slope at a neuron with coefficient a > 0 is a·z, where z is the neuron's value when the row's minimiser (the input at
-which the row's linear bound is smallest) is carried forward through the same relaxations. So one backward pass and one
-forward pass give the gradient of all rows. Every iterate is bounded by the sound backward pass, and the best bound of
-each row is kept, so badly chosen slopes can only make bounds looser, never unsound.
+own. The ranges of the neurons, from which the relaxations are computed, do not change during the search. Let a neuron
+have the coefficient a > 0 in a row's bound, and let z be its value when the row's minimiser (the input at which the
+row's linear bound is smallest) is carried forward through the same relaxations. Then the derivative of the bound with
+respect to the neuron's slope is a·z. So one backward pass and one forward pass give the gradient of all rows. Every
+iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly chosen slopes can only
+make bounds looser, never unsound.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _Slopes:
 
 
 class SlopeSearching:
-    """A search for the slopes of rows; row r uses the relaxations of example r of a backward pass."""
+    """A search for the lower slopes of rows; row r uses the relaxations of the r-th example in a backward pass."""
 
     def __init__(self, backward_pass: BackwardPass, rows: int, query: Query) -> None:
         self.backward_pass = backward_pass

@@ -1,10 +1,10 @@
 """Linear relaxations of curves: functions that are convex or concave between at most two known points.
 
-The slope of the upper relaxation is that of the concave envelope in the middle of the range, which gives the smallest
-area: the line is a chord, a tangent in the middle, or a tangent through an end of the range. Any slope s is sound,
-however it was found, because the intercept bounds the maximum of f(z) − s·z over the range. On a convex piece this
-maximum is at an end; on a concave piece the tangent at any point t bounds it: f(z) − s·z ≤ f(t) − s·t +
-(f'(t) − s)·(z − t). The lower relaxation is minus the upper relaxation of −f.
+The upper relaxation has the slope of the concave envelope at the middle of the range. This slope minimises the area
+between the line and the function. The line is a chord, a tangent at the middle, or a tangent through an end of the
+range. Any slope s is sound, however it was found, because the intercept bounds the maximum of f(z) − s·z over the
+range. On a convex piece this maximum is at an end; on a concave piece the tangent at any point t bounds it: f(z) − s·z
+≤ f(t) − s·t + (f'(t) − s)·(z − t). The lower relaxation is minus the upper relaxation of −f.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Curve:
         stationary: minima and maxima of f.
         limits: f(−∞) and f(∞).
         image: two numbers that all values lie between.
-        domain: the smallest and the largest z with a value; ranges that reach beyond are unknown.
+        domain: the smallest and the largest z at which f has a value; no bounds are known on ranges that reach beyond.
         value_floor: f(z) has the error ERROR·(|f(z)| + value_floor).
         slope_floor: f'(z) has the error ERROR·(|f'(z)| + slope_floor).
 
-    ERROR is 2⁻⁴⁶. Values with a larger error, such as differences of large numbers near 0, are not enclosed: rewrite
-    their formula.
+    ERROR is 2⁻⁴⁶. Values with a larger error, such as a difference of two large numbers that nearly cancel, are not
+    enclosed: use a formula without such differences.
 
     >>> square = Curve(value=torch.square, slope=lambda z, piece: 2 * z, breaks=(-math.inf, math.inf),
     ...                middle_convex=True, stationary=(0.0,), limits=(math.inf, math.inf), image=(0.0, math.inf))
@@ -105,7 +105,7 @@ class Curve:
 
 
 def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds of the values on ranges, float64; infinite where unknown, NaN for NaN."""
+    """Bounds of the values on ranges, in float64; infinite where nothing is known, NaN where an end is NaN."""
     low, high = _extremes(curve, lower, upper)
     low, high = low - _value_error(curve, low), high + _value_error(curve, high)
     low, high = low.clamp(*curve.image), high.clamp(*curve.image)
@@ -155,11 +155,11 @@ def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxa
 
 
 class Touch(NamedTuple):
-    """An upper relaxation, and the points of the concave pieces whose tangents bound the function.
+    """An upper relaxation, and for each concave piece a tangent that bounds the function on the piece.
 
     Attributes:
         slope: slope of the relaxation.
-        left: where the relaxation touches the function; it is a tangent if left = right, else a chord.
+        left: where the relaxation touches the function; the relaxation is a tangent if left = right, else a chord.
         right: the other point of contact, at least left.
         pieces: for each concave piece, its begin and end, and the point and slope of a tangent; a piece is empty where
             begin ≥ end.
@@ -172,7 +172,7 @@ class Touch(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """Where a line through an end of the range touches a concave piece, its slope, and whether it exists."""
+    """The tangent of a concave piece through an end of the range: point of contact, slope, and whether it exists."""
 
     point: Tensor
     slope: Tensor
@@ -197,7 +197,7 @@ class _Side:
         return self._valley() if self.curve.middle_convex == (self.sign > 0) else self._hill()
 
     def intercept(self, touch: Touch) -> Tensor:
-        """An upper bound of F(z) − slope·z."""
+        """An upper bound of F(z) − slope·z on the range, where F = sign·f."""
         curve, s = self.curve, touch.slope
         highest = torch.maximum(self._excess(self.l, self.at_l, s), self._excess(self.u, self.at_u, s))
         for point in curve.breaks:
@@ -367,8 +367,8 @@ def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
 def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentiable:
     """The bounds of a curve for training.
 
-    The points where a relaxation touches the curve are constants for differentiation, unless they are an end or the
-    middle of the range: the slope of a tangent through an end does not change as its point of contact moves.
+    Differentiation treats the points where a relaxation touches the curve as constants, unless they are an end or the
+    middle of the range: the slope of a tangent through an end has derivative 0 with respect to the point of contact.
     """
 
     def interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
@@ -401,7 +401,7 @@ def row_of_curve(
     slope_range: Callable[[Activation], tuple[float, float]] | None = None,
     offset: Callable[[Activation], float] = lambda node: 0.0,
 ) -> ActivationRow:
-    """The entry of a function that is a ``Curve`` in the table of activations."""
+    """The table's row of an activation whose function is a ``Curve``."""
     return row_of_bounds(
         forward,
         lambda node, lower, upper: curve_interval(curve_of(node), lower, upper),

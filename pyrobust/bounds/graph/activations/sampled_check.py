@@ -54,7 +54,7 @@ def check_bounds(
 
 
 def check_slopes(forward: Callable[[Tensor], Tensor], slope_range: tuple[float, float]) -> None:
-    """Compare a range of slopes with the slopes of chords; raise InputError where one lies outside."""
+    """Compare a range of slopes with the slopes of chords; raise InputError if a chord's slope lies outside."""
     *_, z = _samples(infinite=False)
     value = forward(z)
     run, rise = z[:, 1:] - z[:, :-1], value[:, 1:] - value[:, :-1]

@@ -89,17 +89,18 @@ class ActivationRow:
             interval is a lower bound. None for functions without lower bounds of this form.
         slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
             function is z above 0 and, below 0, z times a slope between these two.
-        kinks: node → the points where linear pieces meet: a range is unstable if it has one inside. None for a curved
-            function: every range of more than a point is unstable.
+        kinks: node → the points where linear pieces meet; a range is unstable if such a point is inside. None for a
+            curved function, for which every range of more than a point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
             parameter and a product; 16 for approximations, which are right to a few units in the last place.
-        offset: node → a number to which errors of a deployed forward pass are relative, in addition to |f(z)|: the size
-            of intermediate results that may cancel. If there are such results, a pass overflows only if a value exceeds
-            ``LARGEST`` times the largest float.
-        exact_from: node → the value from which on a deployed forward pass does not round; −inf if it never rounds.
+        offset: node → the size of intermediate results that may cancel in a deployed forward pass, or 0; the errors of
+            the pass are relative to |f(z)| + offset. If the offset is positive, the pass does not overflow while |f(z)|
+            is at most ``LARGEST`` times the largest float.
+        exact_from: node → a deployed forward pass does not round for z of at least this number; −inf if it never
+            rounds.
         defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None if it has one for
-            all numbers. Where a function may lack a value, nothing is known of its layer, the layers after it or the
-            network.
+            all numbers. Where a function may lack a value, no bounds are known for its layer, the layers after it and
+            the network.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_weight: str, of_result: str) -> Node:
-    """Lower einsum("of_z, of_weight -> of_result"), one letter per dimension, none for the batch of z and the result.
+    """Lower einsum("of_z, of_weight -> of_result"), with one letter for each dimension except the batch.
 
     Dimensions that the result lacks are summed; dimensions of z alone are summed with equal weights.
     """

@@ -180,7 +180,7 @@ def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20
 
 @lowers(aten.threshold.default)
 def threshold(lowering: Lowering, z: Node, least: float, value: float) -> Node:
-    """The larger of z and a threshold; with any other value below the threshold, the function is not continuous."""
+    """The larger of z and ``value``; refuses a threshold other than ``value``, at which the function would jump."""
     if least != value:
         raise lowering.unsupported(
             f"it jumps at {least}, where no linear relaxation is tight; expected value={least}, got value={value}"
@@ -243,7 +243,7 @@ def register_rule(
 
     Args:
         operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or your own operator, made with
-            ``torch.library.custom_op``; it is called with a float32 or float64 tensor alone.
+            ``torch.library.custom_op``; it is called with one argument, a float32 or float64 tensor.
         rule: a `Curve`, or (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64
             arrays of the length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper
             intercept and lower ≤ f(z) ≤ upper for all real z in [l, u]. The rule must round outward; l and u may be

@@ -23,10 +23,10 @@ class Lowering:
     """The call being lowered, as its rule sees it.
 
     Attributes:
-        name: "module path (operator)" of the call being lowered, the name of the nodes made from it.
+        name: "module path (operator)" of the call being lowered; also the name of the nodes made from the call.
         source: place of the call in the user's code, for messages; empty if unknown.
-        shape: shape of one example of the call's result, or of the first of several results; None if it is not a
-            tensor.
+        shape: shape of one example of the call's result, or of its first result if it has several; None if this result
+            is not a tensor.
         dtype: dtype of the call's result; None if it is not a tensor.
         device: device of the call's result; None if it is not a tensor.
         input_dtype: dtype of the network's input and of every node.
