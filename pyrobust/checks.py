@@ -1,8 +1,9 @@
 """Argument checks, one for each kind of argument, and short forms of values for messages.
 
-Every check takes the argument's name first and returns the value in one type. Errors read ``name: expected …, got …``;
-a wrong type raises `InputTypeError`, and a value out of range raises `InputError`. Bools and strings are never numbers
-or integers. A NumPy scalar counts as a number, and an array or tensor of one element counts as that element.
+Every check takes the argument's name first, and converts the types that it accepts to a single type. Errors read
+``name: expected …, got …``; a wrong type raises `InputTypeError`, and a value out of range raises `InputError`. Bools
+and strings are never numbers or integers. A NumPy scalar counts as a number, and an array or tensor of one element
+counts as that element.
 """
 
 from __future__ import annotations
@@ -535,7 +536,7 @@ def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
 
 
 def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
-    """Cast examples to be certified to the dtype that ``holder`` takes; refuse values that are not exact in this dtype.
+    """Cast examples for certification to the dtype that ``holder`` takes; refuse values that are not exact in it.
 
     >>> exact_cast("x", torch.tensor([[0.5]]).double(), torch.float32)
     tensor([[0.5000]])

@@ -1,8 +1,8 @@
 """The argument ``clip`` of attacks, bounds and sweeps: the range of valid input values.
 
 ``clip=None`` always means that values have no limit. Attacks also take ``clip_min`` and ``clip_max``, 0 and 1 by
-default, which apply if ``clip`` is omitted; in an attack without a limit, these attributes are -inf and inf. A run
-stores the two ends, or null for no limit.
+default, which apply if ``clip`` is omitted; an attack without a limit has the attributes ``clip_min`` = -inf and
+``clip_max`` = inf. A run stores the two ends, or null for no limit.
 """
 
 from __future__ import annotations

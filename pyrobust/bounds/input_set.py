@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Around:
-    """Boxes around centers, in a clip range; for most models, engines process them faster than corners.
+    """Boxes given by centers, radii and a clip range; for most models, engines process this form faster than corners.
 
     Attributes:
         center: [B, n], float32 or float64.
@@ -53,7 +53,7 @@ class Around:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choices:
-    """B products of finite sets: each part of an input, along its first axis, is one of K points.
+    """B products of finite sets: an input consists of parts along its first axis, and each part is one of K points.
 
     If the parts are words, a set holds the texts in which each word may be replaced by its substitutes, as in Jia et
     al., "Certified robustness to adversarial word substitutions" (2019).
@@ -121,8 +121,8 @@ class InputSet:
     """B sets of inputs, on one device, each in a box.
 
     Attributes:
-        boxes: lower and upper corners [B, n] of the boxes, in float64, or in float32 if given so, rounded outward, with
-            -inf and inf for unbounded elements; or ``Around``.
+        boxes: an ``Around``, or the lower and upper corners [B, n] of the boxes, rounded outward: float64, or float32
+            if given as float32; -inf and inf for unbounded elements.
         norm: norm of the balls; "linf" where the sets are the boxes themselves.
         center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
         epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.
@@ -240,7 +240,7 @@ def _corners(center: Tensor, radius: Tensor, lowest: float | Tensor, highest: fl
 
 
 def of_examples(radius: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Radii [B] as [B, 1, ...], a shape that is never taken for radii of elements."""
+    """Reshape radii [B] to [B, 1, ...], so that they are not mistaken for radii of elements."""
     return radius.reshape(-1, *(1,) * len(shape)) if radius.dim() == 1 else radius
 
 

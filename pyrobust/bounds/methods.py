@@ -45,9 +45,9 @@ class Method:
         name: the method's name, as users write it.
         refines: whether a backward pass refines the range of each neuron that is unstable for a function applied to it;
             all other hidden neurons keep their interval ranges. Later layers use the refined ranges.
-        to_input: whether the backward pass of the specification is concretized on the input set, with the relaxation
-            of every function on the way; otherwise it is concretized on the ranges of the first functions that it
-            meets.
+        to_input: whether the backward pass of the specification runs to the input, through the relaxation of every
+            function on the way, and is concretized on the input set; otherwise the pass ends at the first nonlinear
+            functions on the way, and is concretized on their ranges.
         slope_search: how each row of the specification optimises its own lower slopes, starting from the slopes of the
             other methods; None if all rows share those slopes.
     """

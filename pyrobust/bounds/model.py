@@ -104,9 +104,9 @@ class BoundedModel:
     ``BoundOptions`` documents all settings, which the functions below take as keywords, too.
 
     Args:
-        model: a module that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of linear and
-            convolution layers, batch norm, pooling, elementwise functions, residual connections, and operators that
-            only move elements.
+        model: a module that maps [B, ...] to outputs [B, K] or to an object with ``.logits``. The module may consist of
+            linear and convolution layers, batch norm, pooling, elementwise functions, residual connections, and
+            operators that only move elements.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
         engine: "native" computes on the CPU, wherever the model is; "torch" uses float64 torch operations on the
             model's device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
@@ -219,8 +219,9 @@ class BoundedModel:
                 one example. A tensor [B] always holds a radius for each example, so radii for the elements of a vector
                 have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
-            x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
-            x_upper: [B, ...], upper corners; an element may be +inf.
+            x_lower: [B, ...], lower corners of boxes, given with x_upper instead of x and epsilon; elements may be
+                -inf.
+            x_upper: [B, ...], upper corners; elements may be +inf.
             choices: products of finite sets, in place of balls or boxes.
             progress: True for a progress bar on the terminal, or a function called with (thousandths of the work done,
                 1000).
@@ -497,11 +498,11 @@ class BoundedModel:
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Every returned radius is proved. Unless the largest radius to try was proved or the time limit was reached, the
-        proof failed at a radius that exceeds the returned radius by at most 2⁻²⁰·largest (2⁻²⁰·max(1, radius) if
-        ``largest`` is not given). No radius is inferred from a proof at another radius, because bounds are not monotone
-        in epsilon. Only "lipschitz" bounds are monotone; with these, the radius is the quotient of a margin and a
-        slope.
+        Every returned radius is proved. The search for an example's radius ends when the largest radius to try is
+        proved, at the time limit, or when a proof has failed at a radius that exceeds the returned radius by at most
+        2⁻²⁰·largest (2⁻²⁰·max(1, radius) if ``largest`` is not given). No radius is inferred from a proof at another
+        radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone; with these, the radius
+        is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.

@@ -104,7 +104,7 @@ class ModuleState:
         self._numbers = {id(tensor): i for i, tensor in enumerate(reading.tensors)}
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return the stored copy of a tensor of the module, which must still be alive; copy any other tensor."""
+        """Return the stored copy of a tensor that belongs to the module and is still alive; copy any other tensor."""
         number = self._numbers.get(id(tensor))
         return tensor.detach().clone() if number is None else self._copies[number].tensor
 

@@ -54,9 +54,9 @@ def spelled_method(value: Any) -> Any:
 class BoundOptions:
     """Settings shared by all calls of bound propagation.
 
-    ``BoundedModel.bounds``, ``margins``, ``certify``, ``certified_radius`` and ``verify``, and ``verify_dataset``, take
-    each field as a keyword argument, or all fields together as ``options=``. A keyword overrides the field of
-    ``options``.
+    The methods ``bounds``, ``margins``, ``certify``, ``certified_radius`` and ``verify`` of ``BoundedModel``, and the
+    function ``verify_dataset``, take each field as a keyword argument, or all fields together as ``options=``. A
+    keyword overrides the field of ``options``.
 
     Attributes:
         norm: norm of the balls: "linf", "l2" or "l1"; "L2", 2 and ``math.inf``, for example, are understood, too.
@@ -68,8 +68,9 @@ class BoundOptions:
             ``clip_min=low, clip_max=high``, which attacks take, also set ``clip``.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
-        semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass, by direct
-            algorithms in the model's floats with sums in any order. "lipschitz" supports only "real".
+        semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass in the model's
+            floats, with sums in any order but without Winograd, FFT or similar algorithms. "lipschitz" supports only
+            "real".
         memory_limit: bytes of memory that a call may use beyond its arguments, its results, the network and the copies
             of its weights that the first call makes. The call is split into as many parts as the limit requires; if a
             single example needs more memory, the error message says how much. The forward passes and the attack of

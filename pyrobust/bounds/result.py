@@ -32,7 +32,8 @@ class Bounds(Tabular):
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, with sums in any order).
         lower_by: the method that gave each bound, in the shape of lower: "ibp" where it is tighter than linear
-            relaxation, or where the time ended before. For a layer's neurons, ``lower_by`` is always ``method``.
+            relaxation, or where the time limit was reached before the linear relaxation. For a layer's neurons,
+            ``lower_by`` is always ``method``.
         upper_by: the method that gave each upper bound, as for ``lower_by``.
     """
 
@@ -130,8 +131,8 @@ class Verdicts(Tabular):
     Attributes:
         status: "verified", "falsified" or "unknown" for each example.
         stage: stage that decided each example: "forward", the method, or "attack"; "" for an unknown status.
-        margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried. "alpha-crown"
-            stops improving a margin once it is positive.
+        margin: float64 [B], smallest margin proved by the last method tried; NaN where no method was tried.
+            "alpha-crown" stops improving a margin once it is positive.
         counterexample: [B, ...]: for a falsified example, an input of the set that the model misclassifies; else the
             example itself.
     """

@@ -1,7 +1,7 @@
 """The command line: one file per command.
 
-Imports take a second or two, during which Ctrl-C may be pressed: until the handler is set, only modules that Python has
-already loaded are imported.
+The imports of the commands take a second or two, and Ctrl-C may be pressed meanwhile. ``main`` therefore sets a handler
+first; this module itself imports only modules that Python has already loaded.
 """
 
 import _signal  # type: ignore[import-not-found]  # in place of signal, which takes 20 ms to import

@@ -82,7 +82,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heeding_termination() -> Iterator[None]:
-    """Raise Terminated on SIGTERM, so that committed work can be reported, unless the process has its own handler."""
+    """Raise Terminated on SIGTERM unless the process has its own handler, so that committed work can be reported."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL

@@ -128,7 +128,7 @@ def naming_executor(on: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def resumable(path: Path, shard: str | None = None, out: str | None = None) -> Iterator[Report]:
-    """Yield the function for the progress of a sweep; say how to resume when it is interrupted, and exit.
+    """Yield the function that reports a sweep's progress; if the sweep is interrupted, say how to resume it, and exit.
 
     ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. If ``shard`` is auto, or ``out`` is a
     folder, all shards in the folder must belong to one sweep, which is checked before the first image.

@@ -100,7 +100,7 @@ class Call:
 
     @contextlib.contextmanager
     def running(self, *names: str, method: str = "") -> Iterator[SweepSettings]:
-        """Yield the settings of the sweep; if it is interrupted meanwhile, say how to resume.
+        """Yield the settings of the sweep; if the sweep is interrupted, say how to resume it.
 
         Args:
             names: words that distinguish the run in its default file name, placed after model and data.

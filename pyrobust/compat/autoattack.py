@@ -2,12 +2,13 @@
 
 Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattack import AutoAttack``. Differences:
 
-- an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes; when run alone,
-  "fab" and "fab-t" search to the end, over all their classes, and return the nearest adversarial example;
+- an attack stops for an example as soon as the model misclassifies it, so the same attacks take fewer forward passes;
+  when run alone, "fab" and "fab-t" search to the end, over all their classes, and return the nearest adversarial
+  example;
 - random numbers depend only on the seed and an example's position: no seed means seed 0, results do not depend on
   ``bs``, and torch's generators are not touched;
-- an example counts as broken only if it is also misclassified in a batch of one, and perturbations lie exactly inside
-  the ball and [0, 1];
+- an example counts as broken only if it is also misclassified in a batch of one, and adversarial examples lie exactly
+  inside the ball and [0, 1];
 - images outside [0, 1] are an error, where the reference clips them;
 - the model runs in evaluation mode, then returns to its own mode; it is moved to ``device`` permanently;
 - with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no

@@ -3,8 +3,8 @@
 Change ``from robustbench.eval import benchmark`` to ``from pyrobust.compat.robustbench import benchmark``. Differences:
 
 - nothing is downloaded: the test set is a file, or is given with ``data=``;
-- AutoAttack is ``pyrobust.compat.autoattack``'s: random numbers depend on seed 0 and an example's position, not on
-  ``batch_size``, and an example counts as broken only if it is also misclassified in a batch of one;
+- AutoAttack is that of ``pyrobust.compat.autoattack``: random numbers depend on seed 0 and an example's position, not
+  on ``batch_size``, and an example counts as broken only if it is also misclassified in a batch of one;
 - the threat model "corruptions" is not supported;
 - with ``to_disk``, an existing file keeps its other fields, and a file that is not a model info is not overwritten.
 

@@ -44,14 +44,14 @@ class Smooth:
     indices. In place of the image index, a draw of n samples uses the number of draws that this object has already made
     for x. So with one seed:
 
-    - two images share noise only if their keys coincide, with probability 2^-64 for a pair, even across objects and
-      processes: their results are as independent as with fresh noise, and parts of a data set may be certified by
-      different processes, or each image by its own object;
+    - two images share noise only if their keys coincide, which has probability 2^-64 for a pair, even across objects
+      and processes. The results for two images are therefore as independent as with fresh noise, so different processes
+      may certify parts of a data set, and each image may have its own object;
     - the same image gets fresh noise in each draw of one object: ``certify``'s two draws, and repeated calls, are
       independent;
-    - the same image in two objects or processes gets the same noise in the same order of calls: the results for two
-      classifiers or sigmas on one image depend on each other, and a rerun repeats a result rather than confirming it;
-      for an independent result, give another seed.
+    - the k-th draw for an image has the same noise in every object and process. The results for two classifiers or
+      sigmas on one image therefore depend on each other, and a rerun repeats a result rather than confirming it; for an
+      independent result, give another seed.
 
     Args:
         base_classifier: maps a batch [N, C, H, W] to logits [N, num_classes], an object with ``.logits``, or a tuple or
@@ -107,7 +107,7 @@ class Smooth:
         Args:
             x: one example, [C, H, W] or as a batch [1, C, H, W].
             n0: samples for selecting the class.
-            n: samples for bounding its probability.
+            n: samples for bounding the probability of the class.
             alpha: probability of a wrong certificate, in (0, 1).
             batch_size: rows per forward pass.
 

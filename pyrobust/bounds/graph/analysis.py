@@ -94,10 +94,10 @@ def origin(node: Node) -> Origin:
 
 
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
-    """For each element, the index of the first element that equals it up to sign for every input, and the sign, ±1.
+    """For each element, the index of the first element that is equal or opposite for every input, and the sign, ±1.
 
-    Only gathered elements, and sums and differences of two elements, are compared; None if no two are equal or
-    opposite. The deployed forward pass rounds equal and opposite elements in the same way.
+    Only gathered elements, and sums and differences of two elements, are compared; the result is None if no two
+    elements are equal or opposite. The deployed forward pass rounds equal and opposite elements in the same way.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> turned = Gather(name="g", shape=(2,), inputs=(x,), index=torch.tensor([1, 0]))
@@ -197,8 +197,8 @@ class Analysis:
 
     Attributes:
         consumers: for each layer the layers that read it, one entry per read.
-        fused: for each layer, whether it is affine and its only reader is an activation, which then accounts for the
-            rounding errors of both layers.
+        fused: for each layer, whether it is affine and its only reader is an activation, which then includes the
+            rounding errors of the affine layer.
         affine_in_input: for each layer, whether it is an affine function of the network's input.
         ends_affine_part: for each layer, whether it is affine in the input and either the output or read by a layer
             that is not affine in it.

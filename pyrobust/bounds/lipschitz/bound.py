@@ -41,7 +41,7 @@ class LipschitzBound(Tabular):
     """A number L with ‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for all x and x′.
 
     Attributes:
-        norm: "linf", "l2" or "l1", of inputs and outputs.
+        norm: the norm of both inputs and outputs: "linf", "l2" or "l1".
         value: L, proved for the exact network with the given parameters; inf where it is too large for a float.
         lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, computed in floating point: no smaller L is valid.
         layers: constants of the layers, from which L is composed.
@@ -78,7 +78,7 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
     Args:
         model: a module with outputs of any shape, bounded in evaluation mode, see ``BoundedModel``.
         example_input: [B, ...]; ``lower`` is searched for around the first four examples.
-        norm: "linf", "l2" or "l1", of inputs and outputs.
+        norm: the norm of both inputs and outputs: "linf", "l2" or "l1".
 
     Returns:
         LipschitzBound.

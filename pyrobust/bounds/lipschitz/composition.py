@@ -59,9 +59,11 @@ class Constants:
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: if each element of input i is read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in
       l∞, the largest constant of its inputs. Several gathers in a row count as one, so that splitting and concatenating
-      again costs nothing; relu(z) and relu(−z) count as z, because only one of them changes at a time.
-    - The root of a sum of squares with weights A ≥ 0, √(A z² + b), is a tuple of weighted l2 norms, which
-      differ by at most √(A Δ²): √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence 1 for the l2 norms of disjoint windows.
+      again does not increase the constant; relu(z) and relu(−z) together count as z, because only one of them changes
+      at a time.
+    - The root of a sum of squares with weights A ≥ 0, √(A z² + b): its elements are weighted l2 norms, which change by
+      at most √(A Δ²) if z changes by Δ. The constant is √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence it is 1 for the
+      l2 norms of disjoint windows.
     - ``Sort``: 1, because sorting never increases the distance of two tuples (Anil, Lucas and Grosse, 2019).
     - ``MaxPool``: the maxima of a window differ by at most the largest difference in the window, hence 1 in l∞; if an
       element is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and r in l1.
@@ -69,7 +71,7 @@ class Constants:
 
     Args:
         output: output node of the graph.
-        norm: "linf", "l2" or "l1", of inputs and outputs.
+        norm: the norm of both inputs and outputs: "linf", "l2" or "l1".
 
     Raises:
         ModelError: an activation without a slope range, or parameters that are not finite.

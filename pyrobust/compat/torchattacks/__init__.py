@@ -3,8 +3,8 @@
 Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. 34 of its 39 classes are
 available:
 
-- attacks that end for an example as soon as it is fooled: FGSM, FFGSM, BIM, PGD, PGDL2, EOTPGD, UPGD, APGD, APGDT, FAB,
-  Square and AutoAttack;
+- attacks that end for an example as soon as the model misclassifies it: FGSM, FFGSM, BIM, PGD, PGDL2, EOTPGD, UPGD,
+  APGD, APGDT, FAB, Square and AutoAttack;
 - attacks that take all their steps on every example: RFGSM, TPGD, MIFGSM, NIFGSM, SINIFGSM, VMIFGSM, VNIFGSM, DIFGSM,
   TIFGSM, PIFGSM, PIFGSMPP, Jitter, PGDRS, PGDRSL2 and SPSA;
 - attacks that search for the nearest adversarial example: CW, DeepFool, EADEN and EADL1;
@@ -19,11 +19,11 @@ Differences:
   training mode (``set_model_training_mode(model_training=True)``), these attacks take all steps on every example. APGD,
   APGDT, FAB, Square and AutoAttack refuse training mode;
 - attacks of the third group refuse training mode, too; if they find no adversarial example, they return the image
-  itself. Adversarial points are moved beyond the decision boundary, to at most twice their distance from x, until
-  rounding, which depends on the batch, cannot undo the misclassification. EADEN and EADL1 refuse kappa above 0. After
+  itself. Each adversarial point is moved beyond the decision boundary until batch-dependent rounding cannot undo the
+  misclassification, but to at most twice its distance from x. EADEN and EADL1 refuse kappa above 0. After
   set_return_type("int") these attacks search on the levels of image files; also call set_return_type("int") before
   ``save`` with save_type="int";
-- AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; APGD, APGDT and FAB take
+- AutoAttack has the published budgets (100 steps of each gradient-based attack instead of 10); APGD, APGDT and FAB take
   ``steps``;
 - random numbers depend on a seed and on the number of images attacked so far (in attacks that have ``seed`` in
   torchattacks, only on the seed and an image's position), and torch's generators are not touched;
@@ -31,7 +31,7 @@ Differences:
   clips them: call set_normalization_used if images are normalized;
 - set_return_type("int") and save_type="int" round toward the clean image: for 8-bit images, eps still holds, up to
   1e-4/255;
-- distances that ``save`` reports are in the unit of [0, 1], and every module's training mode is restored.
+- ``save`` reports distances on the scale of [0, 1]; every module's training mode is restored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attacks that take all steps on every example, each with a cost of its own: RFGSM, TPGD, Jitter, PGDRS and PGDRSL2."""
+"""Attacks with costs of their own that take all steps on every example: RFGSM, TPGD, Jitter, PGDRS and PGDRSL2."""
 
 from __future__ import annotations
 

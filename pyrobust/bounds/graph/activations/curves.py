@@ -138,7 +138,7 @@ def _value_error(curve: Curve, value: Tensor) -> Tensor:
 
 
 def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """The relaxation on ranges, rounded outward, in float64; constants where an end is infinite or numbers overflow."""
+    """The float64 relaxation on ranges, rounded outward; slopes are 0 where an end is infinite or numbers overflow."""
     low, high = curve_interval(curve, lower, upper)
     known = lower.isfinite() & upper.isfinite() & curve.defined_on(lower, upper)
     l, u = lower.where(known, 1.0), upper.where(known, 1.0)  # noqa: E741 - the field's names

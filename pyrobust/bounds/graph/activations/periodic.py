@@ -1,4 +1,7 @@
-"""Sine and cosine, shifted so that a maximum is near: concave around it, convex on the half periods beside that."""
+"""Sine and cosine, shifted by half periods so that the middle of the range lies between 0 and π.
+
+After the shift, f or −f is the sine, which is concave on [0, π] and convex on the two half periods beside it.
+"""
 
 from __future__ import annotations
 

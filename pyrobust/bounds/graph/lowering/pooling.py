@@ -176,7 +176,7 @@ def _counts_with_padding(
 
 
 def averages(lowering: Lowering, z: Node, windows: Tensor, divisors: Tensor) -> Node:
-    """Sums of windows, as a convolution of the gathered elements with ones, divided by ``divisors``."""
+    """Sums of windows, divided by ``divisors``; the sums are a convolution of the gathered elements with ones."""
     count, width = windows.shape
     gathered = windows.clamp(min=-1)
 

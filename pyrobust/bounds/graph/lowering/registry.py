@@ -100,7 +100,8 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 
 
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
-    """Match a pattern that ends in a call; return the pattern's operand, other calls and numbers, or None.
+    """Match a pattern that ends in a call; return the pattern's operand, other calls and numbers, or None without a
+    match.
 
     A pattern does not match if the value of one of its other calls is also used elsewhere.
     """

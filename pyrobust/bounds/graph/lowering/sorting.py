@@ -153,7 +153,7 @@ def _compared(lowering: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
 
 
 def exchanged(lowering: Lowering, z: Node, first: Tensor, second: Tensor) -> Sort:
-    """Order pairs in z: min(a, b) at the places ``first`` and max(a, b) at ``second``; all places distinct."""
+    """Order pairs in z: min(a, b) goes to places ``first``, max(a, b) to places ``second``; all places are distinct."""
     shape, count = first.shape, len(first)
     a, b = _picked(lowering, z, first, shape), _picked(lowering, z, second, shape)
     above = relu(lowering, Sum(name=lowering.name, shape=shape, inputs=(a, b), signs=(1, -1)))
