@@ -24,8 +24,8 @@ def search_radius(
 
     The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; a
     margin that is NaN or not positive means "not proved". ``scale``, at most ``largest``, is the expected size of
-    radii: the search for a radius ends when its bracket is no wider than ``RESOLUTION`` times the scale or the radius,
-    whichever is larger. All searches end early when ``goes_on`` returns False.
+    radii: the search for a radius ends when the width of its bracket is at most ``RESOLUTION`` times the scale or the
+    radius, whichever is larger. All searches end early when ``goes_on`` returns False.
 
     The loss of margin relative to radius 0 grows like a power of the radius, with an exponent that itself grows: a
     margin of 9 at radius 0 may be -500 at four times the root (the radius at which the margin vanishes). The root is

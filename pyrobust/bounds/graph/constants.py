@@ -107,7 +107,7 @@ class Constant:
         return constant
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
-        """The same numbers, in a view, permutation or slice."""
+        """The same numbers after ``move``: a view, a permutation or a slice."""
         return Constant.arranged(move, [self])
 
     @classmethod

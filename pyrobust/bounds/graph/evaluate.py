@@ -55,7 +55,7 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
 
 
 def activate(node: Activation, z: Tensor) -> Tensor:
-    """The values of an activation; ModelError without a forward function."""
+    """The values of an activation; raises ModelError if its row has no forward function."""
     engine = "the evaluation of a graph"
     return required(row_of(node, engine).forward, node, "forward function", engine)(node, z)
 
