@@ -219,9 +219,8 @@ class BoundedModel:
                 one example. A tensor [B] always holds a radius for each example, so radii for the elements of a vector
                 have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
-            x_lower: [B, ...], lower corners of boxes, given with x_upper instead of x and epsilon; elements may be
-                -inf.
-            x_upper: [B, ...], upper corners; elements may be +inf.
+            x_lower: [B, ...], lower corners of boxes, given with x_upper in place of x and epsilon; may contain -inf.
+            x_upper: [B, ...], upper corners; may contain +inf.
             choices: products of finite sets, in place of balls or boxes.
             progress: True for a progress bar on the terminal, or a function called with (thousandths of the work done,
                 1000).

@@ -69,8 +69,7 @@ class BoundOptions:
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass in the model's
-            floats, with sums in any order but without Winograd, FFT or similar algorithms. "lipschitz" supports only
-            "real".
+            floats, with sums in any order; TF32, Winograd and FFT are not covered. "lipschitz" supports only "real".
         memory_limit: bytes of memory that a call may use beyond its arguments, its results, the network and the copies
             of its weights that the first call makes. The call is split into as many parts as the limit requires; if a
             single example needs more memory, the error message says how much. The forward passes and the attack of

@@ -176,7 +176,7 @@ def images_to_read(skip: int, limit: int | None) -> int | None:
 
 
 def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """Parse I/K; or take I, or I and K, from the variables of a Slurm job array or of torchrun.
+    """Parse I/K, or take I alone, or both I and K, from the variables of a Slurm job array or of torchrun.
 
     ``auto/K`` takes only I from the variables. ``auto`` also takes K, but from a Slurm array only if its indices are
     1-K with K at least 2. If an array resubmits only some of the tasks, such as 3,5, the size of this array is not K.

@@ -92,8 +92,8 @@ class Sort(Gather):
 
     All inputs but the last compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b) for the pairs. The node
     gathers its elements from the inputs, so that linear bounds pass through these two formulas. The pairs also give the
-    node's range, which is often smaller than that of the two formulas. Its Lipschitz constant is 1, because sorting
-    increases no distance in any p-norm.
+    node's range, which is often smaller than the range of the two formulas. Its Lipschitz constant is 1, because
+    sorting increases no distance in any p-norm.
 
     Attributes:
         pairs: int64 [size, 2]: the indices, in the last input, of the two elements that are compared; for an element

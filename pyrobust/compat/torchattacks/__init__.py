@@ -31,7 +31,8 @@ Differences:
   clips them: call set_normalization_used if images are normalized;
 - set_return_type("int") and save_type="int" round toward the clean image: for 8-bit images, eps still holds, up to
   1e-4/255;
-- ``save`` reports distances on the scale of [0, 1]; every module's training mode is restored.
+- ``save`` reports distances on the scale of [0, 1];
+- every module's training mode is restored.
 """
 
 from __future__ import annotations

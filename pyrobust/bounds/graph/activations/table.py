@@ -96,8 +96,7 @@ class ActivationRow:
         offset: node → the size of intermediate results that may cancel in a deployed forward pass, or 0; the errors of
             the pass are relative to |f(z)| + offset. If the offset is positive, the pass does not overflow while |f(z)|
             is at most ``LARGEST`` times the largest float.
-        exact_from: node → a deployed forward pass does not round for z of at least this number; −inf if it never
-            rounds.
+        exact_from: node → the smallest z from which a deployed forward pass no longer rounds; −inf if it never rounds.
         defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None if it has one for
             all numbers. Where a function may lack a value, no bounds are known for its layer, the layers after it and
             the network.
