@@ -94,8 +94,7 @@ def origin(node: Node) -> Origin:
 
 
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
-    """For each element, the index of the first element that equals it or its negative for every input, and the sign,
-    ±1.
+    """For each element, index and sign (±1) of the first element that equals it or its negative for every input.
 
     Only gathered elements, and sums and differences of two elements, are compared; the result is None if no two
     elements are equal or opposite. The deployed forward pass rounds equal and opposite elements in the same way.
