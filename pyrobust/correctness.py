@@ -1,8 +1,8 @@
 """The rule for whether a model is correct at an input, and for when an example is run again in a batch of one.
 
-A model is correct at x if its predicted class, the arg-max of the logits (the lowest class on a tie), is the label.
-Logits whose largest is NaN, +inf or -inf predict no class, so the model is never correct there. A model is robust to an
-attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
+A model is correct at x if its predicted class, the arg-max of the logits (the lowest class on a tie), is the label. If
+the largest logit is NaN, +inf or -inf, the logits predict no class, and the model is not correct at x. A model is
+robust to an attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
 The prediction that counts is made in a batch of one, since a user will run the example alone. In a larger batch, the
 logits may be rounded differently, so a prediction is accepted only where rounding cannot change it: if the label's
@@ -41,8 +41,8 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
-        both: whether ``CLOSE`` may replace both ``FOOLED`` and ``ROBUST``, not ``FOOLED`` alone. False suffices for an
-            attack, whose failures need no confirmation.
+        both: whether ``CLOSE`` may replace ``ROBUST``, as it may always replace ``FOOLED``. False suffices for an
+            attack, which has to confirm only that the model is fooled.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)

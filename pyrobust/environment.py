@@ -12,7 +12,7 @@ CUBLAS_WORKSPACE = ":4096:8"
 
 
 def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
-    """Set cuBLAS's variable early if it is unset: users may train or measure accuracy before certifying on a grid."""
+    """Set cuBLAS's variable at import if it is unset, since torch reads it at the first matrix product."""
     environment.setdefault(CUBLAS_VARIABLE, CUBLAS_WORKSPACE)
 
 

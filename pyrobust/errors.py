@@ -87,7 +87,7 @@ class FileFormatError(PyrobustError, ValueError):
 
 
 class StoreError(PyrobustError, RuntimeError):
-    """A run cannot be written or resumed, for example because of other parameters, a newer schema or a full disk."""
+    """A run cannot be written or resumed, for example if its parameters differ, its schema is newer or the disk is full."""
 
 
 class ModelError(PyrobustError, RuntimeError):
@@ -99,7 +99,7 @@ class RowDependenceError(ModelError):
 
     Args:
         problem: what differs; this text is also an attribute.
-        consequence: what cannot be computed for that reason; this text follows in the message.
+        consequence: what cannot be computed for that reason; in the message, this text follows ``problem``.
     """
 
     def __init__(self, problem: str, consequence: str = "") -> None:

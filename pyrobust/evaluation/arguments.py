@@ -35,10 +35,10 @@ def check_smoother(smoother: Any) -> None:
 def image_set(
     data: Data, settings: SweepSettings, rounding: Literal["warn", "refuse", "grid"] = "refuse"
 ) -> LabelledImages:
-    """Return a data set unchanged, and read other data into memory; ``rounding`` is as for ``as_image_set``.
+    """Return labelled images unchanged, and read data of any other form into memory.
 
-    With ``rounding="warn"``, a warning is logged in place of an error. From data without a length, such as a generator,
-    only the images that the selection needs are read.
+    ``rounding`` is as for ``as_image_set``; with "warn", a warning is logged if float32 rounds float64 values. From
+    data without a length, such as a generator, only the images that the selection needs are read.
     """
     images = data if isinstance(data, LabelledImages) else _read(data, settings, rounding)
     if images.rounded != "no" and rounding == "warn":

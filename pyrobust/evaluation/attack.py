@@ -71,16 +71,16 @@ def attack_dataset(
 ) -> Run:
     """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
 
-    A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep, which ends with the
-    same results as an uninterrupted sweep: random numbers depend on the seed and the data-set index, and chunk
-    boundaries are fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the
-    batch size and the shards. A resumed attack must have the same attributes as before; in an ensemble, this holds for
-    the attributes of every attack. The attack's ``callback`` receives the rows of the current chunk.
+    After a crash, a kill or an exception, a second call with the same arguments resumes the sweep. The results are
+    those of an uninterrupted sweep: random numbers depend on the seed and the data-set index, and chunk boundaries are
+    fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the batch size and
+    the shards. A resumed attack must have the same attributes as before; in an ensemble, this holds for the attributes
+    of every attack. The attack's ``callback`` receives the rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
-    is computed in float64, and a point outside the ball or the clip range raises an error. On a grid, images are first
-    moved to their nearest levels, with a warning; every x_adv has to be on the grid, and distances are exact, in
-    levels. The grid "auto" is the grid of the whole data set.
+    is computed in float64, and a point outside the ball or the clip range raises an error. With a grid, images off the
+    grid are first moved to the nearest levels, with a warning. Every x_adv then has to be on the grid, and distances
+    are exact, in levels. The grid "auto" is inferred from the whole data set.
 
     If the attack has an epsilon for each element, the run stores these epsilons as ``box``; the run's epsilon is then
     1, and distances are ``max |δᵢ| / boxᵢ``.
@@ -102,8 +102,8 @@ def attack_dataset(
             (`pyrobust.zoo.as_image_set`).
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see
-            ``save_run_images``: PNG files are written as each chunk is committed, an npz file is written at the end. A
-            resumed run adds the images that the folder lacks.
+            ``save_run_images``: PNG files are written as each chunk is committed, and an npz file at the end. A resumed
+            run adds the images that the folder lacks.
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 

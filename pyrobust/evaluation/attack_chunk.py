@@ -215,14 +215,14 @@ class AttackChunk:
 
 
 class MinimumChunk(AttackChunk):
-    """The ``Step`` of a minimum-norm sweep, which recomputes success and distance of every point."""
+    """The ``Step`` of a minimum-norm sweep; it recomputes the success and the distance of every point."""
 
     method = "minimum"
 
     def examine(
         self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
-        """As in the base class, but x replaces x_adv, at distance 0, if x is misclassified or the attack failed."""
+        """As in the base class, but if x is misclassified or the attack failed, x_adv is x itself, at distance 0."""
         if self.levels is not None:
             x = self.levels.images(x)
         clean, adversarial, distance, x_adv = super().examine(x, y, indices, report)

@@ -66,17 +66,17 @@ def certify_dataset(
 ) -> Run:
     """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing chunk by chunk.
 
-    A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep, which ends with the
-    same results as an uninterrupted sweep: the noise depends on the seed and the data-set index alone, and chunks and
-    batches have fixed boundaries. If memory runs out, batches are halved, and the model may round differently; on a
-    grid, where the certificate depends on the batches, the sweep stops instead. `pyrobust.zoo.model_hash` identifies
-    the model before it runs; a model that changes its own attributes while running must be reloaded before resuming.
+    After a crash, a kill or an exception, a second call with the same arguments resumes the sweep. The results are
+    those of an uninterrupted sweep: the noise depends on the seed and the data-set index alone, and chunks and batches
+    have fixed boundaries. If memory runs out, batches are halved, and the model may round differently; on a grid, where
+    the certificate depends on the batches, the sweep stops instead. `pyrobust.zoo.model_hash` identifies the model
+    before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
     With method "sequential", each image gets only as many samples as its radii need, at most n, and the undecided
     images of a chunk share full batches. Results are committed when an image is finished; votes of unfinished images
     are committed about every second, so that these images can be resumed too. The batches depend on the chunk alone: a
-    resumed run draws the same samples in the same batches. (A run started by an earlier version has no chunks; its
-    results are the same if the model rounds a row in the same way in every batch.)
+    resumed run draws the same samples in the same batches. (A run started by an earlier version has no chunks; resuming
+    it gives the same results if the model rounds a row in the same way in every batch.)
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.

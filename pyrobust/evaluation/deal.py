@@ -2,9 +2,10 @@
 
 Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free; while a
 worker computes a chunk, it already has its next chunk. Chunks of a lost worker are assigned again. A chunk that kills
-its worker twice is computed alone by a fresh worker, and set aside, without a result, after three deaths there. If a
-chunk takes many times as long as usual, a warning names the chunk, and the chunk is taken from its worker as if the
-worker had died. In the next attempt, the chunk may take twice as long; it is set aside only after ``timeout``.
+two workers is then given to fresh workers that compute nothing else; if three of these die, too, the chunk is set aside
+without a result. If a chunk takes many times as long as usual, a warning names the chunk, and the chunk is taken from
+its worker as if the worker had died. In the next attempt, the limit for the chunk is twice as high. A slow chunk is set
+aside only after ``timeout``.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class Dealer:
             )
 
     def finish(self) -> list[Any]:
-        """Return the model's current identity from each worker that has computed something."""
+        """Return the model's current identity from each worker that has begun a chunk."""
         asked = [number for number, worker in self._workers.items() if worker.used]
         for number in asked:
             self._fleet.call(number, "identify")

@@ -38,22 +38,22 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     words, so its perturbations are not checked. Every example runs through the model by itself, so that no result
     depends on other examples. A module runs in evaluation mode.
 
-    The model gets a tensor in a batch of one, [1, ...], and any other input alone, as the data set yields it. If the
-    model fails on the first example in that form, all examples are passed in the other form: alone, or in a batch of
-    one. The attack gets the input and the label in the form that the model takes. If the input is a tensor in a batch
-    of one, an integer label becomes int64 [1].
+    An input that is a tensor is passed to the model as a batch of one, [1, ...]; any other input is passed alone, as
+    the data set yields it. If the model fails on the first example in that form, all examples are passed in the other
+    form: alone, or in a batch of one. The attack gets the input and the label in the form that the model takes. If the
+    input is a tensor in a batch of one, an integer label becomes int64 [1].
 
     Args:
         model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
             [K], an object with ``.logits`` or a dict with "logits") or a label: any Python value, or a tensor or array
             of one element, 0-d or 1-d. The predicted label is compared with the true label by ``==``. The result of
-            ``predict`` is always a label. A module is called, unless it has ``predict`` and the input has no tensors.
-        dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches,
-            either from a ``DataLoader`` with a batch size or with labels that are a tensor or array [N]; or one batch
-            (x, y) of tensors or arrays. If the model itself is called, tensors are moved to its device, and float
-            tensors are converted to its dtype. If the model returns logits, labels are class numbers.
-        attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)``, with gradients enabled and a copy
-            of the input; ``epsilon=`` or ``eps=`` replaces ``budget=`` if the parameter has that name. Returns an
+            ``predict`` is always a label. A module with ``predict`` is itself called if the input has tensors.
+        dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches (from
+            a ``DataLoader`` with a batch size, or with labels in a tensor or array [N]); or one batch (x, y) of tensors
+            or arrays. If the model itself is called, tensors are moved to its device, and float tensors are converted
+            to its dtype. If the model returns logits, labels are class numbers.
+        attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)`` on a copy of the input, with
+            gradients enabled; ``epsilon=`` or ``eps=`` replaces ``budget=`` if the parameter has that name. Returns an
             adversarial input, which must be a tensor of the same shape if the input is a tensor. ``attack_fn`` may also
             be a subclass of ``AdversarialAttack``, instantiated as ``attack_fn(model, epsilon=epsilon)``, or an
             instance made with this epsilon.

@@ -165,7 +165,7 @@ class Attack:
         self._set_targeted("targeted(custom)", target_map_function, quiet)
 
     def set_mode_targeted_least_likely(self, kth_min: int = 1, quiet: bool = False) -> None:
-        """Target the class with the kth_min-th smallest logit, not counting the label.
+        """Target the class with the kth_min-th smallest logit among all classes but the label.
 
         Args:
             kth_min: rank, at least 1.
@@ -193,7 +193,7 @@ class Attack:
         return labels if self._target_map is None else self._target_map(inputs, labels)
 
     def get_least_likely_label(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Class [N] with the kth_min-th smallest logit, not counting the label.
+        """Class [N] with the kth_min-th smallest logit among all classes but the label.
 
         Args:
             inputs: images, in the format of ``get_logits``.
@@ -221,12 +221,12 @@ class Attack:
     def set_model_training_mode(
         self, model_training: bool = False, batchnorm_training: bool = False, dropout_training: bool = False
     ) -> None:
-        """Set the model's mode during attacks; afterwards every module returns to its own mode.
+        """Set the model's mode during attacks; afterwards every module returns to its previous mode.
 
         Args:
             model_training: whether the model, except batch norms and dropouts, is in training mode.
-            batchnorm_training: with model_training, whether batch norms are in training mode, too.
-            dropout_training: with model_training, whether dropouts are in training mode, too.
+            batchnorm_training: whether batch norms are in training mode, too; used only with model_training.
+            dropout_training: whether dropouts are in training mode, too; used only with model_training.
 
         Raises:
             InputTypeError: a value that is not True or False.
@@ -238,7 +238,7 @@ class Attack:
         )
 
     def set_return_type(self, type: str) -> None:
-        """Set the format of results: "float", like the input; or "int", uint8 in [0, 255], not normalized.
+        """Set the format of results: "float" (like the input) or "int" (uint8 in [0, 255], not normalized).
 
         Raises:
             InputError: an unknown type.
@@ -328,7 +328,7 @@ class Attack:
 
     @staticmethod
     def to_type(inputs: Tensor, type: str) -> Tensor:
-        """Convert images in [0, 1] to uint8, rounded down ("int"), or uint8 to float32 in [0, 1] ("float")."""
+        """Convert images: for "int", from [0, 1] to uint8, rounded down; for "float", from uint8 to float32 in [0, 1]."""
         if _checked_type("type", type) == "int":
             return (inputs * 255).to(torch.uint8) if inputs.is_floating_point() else inputs
         return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs

@@ -1,4 +1,4 @@
-"""Attacks whose updates are not plain gradient steps; every example gets all updates: PIFGSM, PIFGSMPP and SPSA."""
+"""PIFGSM, PIFGSMPP and SPSA: attacks whose updates are not plain gradient steps; every example gets all updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .served import AllSteps, Engine, EveryExample, Seeded, image_batch, slope_o
 
 
 class PIFGSM(Seeded):
-    """Patch-wise iterative attack: large signed steps; their excess over eps moves nearby pixels (Gao et al., 2020).
+    """Patch-wise iterative attack: large signed steps, whose excess over eps moves nearby pixels (Gao et al., 2020).
 
     Args:
         model: maps images to logits.

@@ -26,7 +26,7 @@ _ROUNDING = 1e-4
 
 
 class Batches(Protocol):
-    """A loader: its length and its batches (images, labels)."""
+    """A loader with a length, which yields batches (images, labels)."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...

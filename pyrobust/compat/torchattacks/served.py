@@ -130,7 +130,7 @@ class EveryExample:
 
 
 class AllSteps(EveryExample, BatchAttack):
-    """All steps for every example, with signed or normalized gradients, even after an iterate fools the model.
+    """Takes all steps, with signed or normalized gradients, for every example, even if an iterate fools the model.
 
     x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None. With
     step_size None, x_{t+1} = Π(x_t + g_t).
@@ -203,8 +203,8 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors avoid underflow. If examples are coupled, there are no factors, because a factor would weight an
-    example's effect on the other examples.
+    The factors avoid underflow. If examples are coupled, an input affects the losses of several examples, and different
+    factors would weight these losses differently; all factors are then 1.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))
