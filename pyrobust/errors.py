@@ -87,7 +87,7 @@ class FileFormatError(PyrobustError, ValueError):
 
 
 class StoreError(PyrobustError, RuntimeError):
-    """A run cannot be written or resumed, for example if its parameters differ, its schema is newer or the disk is full."""
+    """A run cannot be written or resumed, for example if parameters differ, the schema is newer or the disk is full."""
 
 
 class ModelError(PyrobustError, RuntimeError):

@@ -84,7 +84,7 @@ class RobustnessCurve(Tabular):
         proved_epsilon: [N], float64, largest of the epsilons at which each example was proved robust and not attacked,
             0 if there is none; None if the attack proves nothing (``certify_first``).
         outside: [P], int64, number of the attack's points at each epsilon that lay outside the ball or the clip range,
-            and so count as unsuccessful; None for a step function, whose points have no ball.
+            and so count as unsuccessful; None for a step function, since a minimum-norm attack has no ball.
     """
 
     attack: str
@@ -225,7 +225,8 @@ def compute_robustness_curve(
 
     The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has its own ``evaluate``, all
     examples are attacked at each epsilon instead, and the robust accuracy is the "robust_accuracy" that
-    ``evaluate(x, y, x_adv)`` returns. ``outside`` of the result counts the points outside the ball or the clip range.
+    ``evaluate(x, y, x_adv)`` returns. The dictionary's attribute ``outside`` counts the points outside the ball or the
+    clip range.
 
     Args:
         attack_class: a subclass of ``AdversarialAttack``, or any class with its interface.
@@ -298,11 +299,11 @@ def robustness_curve(
 
     Args:
         attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If the class's
-            ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
-            int64 [n], positions in x), one attack object is made, with the largest epsilon. Otherwise, one attack
-            object is made for each epsilon, and its ``generate(x, y)`` is called. The ball and the clip range are those
-            of the attack's attributes norm, clip_min and clip_max; by default, they are "linf" (the weakest
-            requirement) and no range.
+            ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example, one attack object is made, with
+            the largest epsilon (``epsilon`` is then float64 [n]; ``indices`` are positions in x, int64 [n]). Otherwise,
+            one attack object is made for each epsilon, and its ``generate(x, y)`` is called. The attack's attributes
+            norm, clip_min and clip_max give the ball and the clip range. Without these attributes, the norm is "linf"
+            (the weakest requirement) and there is no clip range.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.

@@ -45,7 +45,7 @@ class LabelledExample:
     from_batch: bool
 
     def form(self, batched: bool) -> tuple[Any, Any]:
-        """Copies of input and label; if the batch is a tensor, an integer label becomes an int64 tensor [1]."""
+        """Copies of input and label, alone or in a batch of one; in a tensor batch, an integer label is int64 [1]."""
         if not batched:
             return _copied(self.input), _copied(self.label)
         number = as_class(self.label) if isinstance(self.input, Tensor) else None
@@ -100,7 +100,7 @@ class SingleModel:
     Args:
         model: a module or callable that returns either a label or logits, [1, K] or [K] (as a float tensor, an array,
             an object with ``.logits`` or a dict with "logits"); or an object whose ``predict`` returns a label. A
-            module is called, unless it has ``predict`` and the input contains no tensors.
+            module with ``predict`` is itself called if the input contains tensors.
 
     Raises:
         InputTypeError: a model of the wrong type.

@@ -53,8 +53,8 @@ def compute_certified_accuracy(
 
     Returns:
         ``clean_accuracy``: the share of images that the smoothed classifier classifies correctly;
-        ``f"certified_r={r}"`` for each radius as passed; ``avg_radius``: the mean radius of correctly classified
-        images, 0.0 if there are none. All are floats.
+        ``f"certified_r={r}"``, for each radius as passed: the certified accuracy at r; ``avg_radius``: the mean radius
+        of correctly classified images, 0.0 if there are none. All are floats.
 
     Raises:
         InputError: no images, labels of another length or out of range, a negative or NaN radius, or an argument that

@@ -77,7 +77,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(abc.ABC):
-    """A complete sweep over a data set, checked and independent of a device; workers get a copy.
+    """A sweep over a data set, with checked arguments, not bound to a device; workers get a copy.
 
     Args:
         images: the data set.
@@ -91,7 +91,7 @@ class Sweep(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> AbstractContextManager[Prepared]:
-        """Prepare for a run with stored parameters (None if new) on a device (None for the model's own)."""
+        """Prepare for a run with these stored parameters, if any, on this device; None is the model's own device."""
 
     @property
     def first(self) -> int:
@@ -270,8 +270,8 @@ def network_header(
 ) -> Header:
     """Return the header of a run on a network without smoothing; a resumed run keeps its stored chunk size.
 
-    ``own`` holds the parameters of this kind of run, ``model`` holds the model's name and hash, and ``batch`` is the
-    number of rows of a batch.
+    ``kind_parameters`` holds the parameters of this kind of run, ``model`` holds the model's name and hash, and
+    ``batch`` is the number of rows of a batch.
     """
     batch = count("batch_size", batch, WORDS)
     parameters = kind_parameters | {
@@ -303,8 +303,8 @@ def network_header(
 def probing(shape: Sequence[int]) -> Iterator[None]:
     """Translate any exception that a model raises on its first image, of this shape, into a ModelError.
 
-    A model that does not fit the images is the most likely mistake, and its traceback says little. Exceptions later in
-    a sweep, and this package's own errors, propagate unchanged.
+    The most likely cause is a model that does not fit the images; the traceback would say little about this cause.
+    Exceptions later in a sweep, and this package's own errors, propagate unchanged.
 
     >>> with probing((1, 8, 8)):
     ...     raise ValueError("expected 3 channels")

@@ -74,8 +74,8 @@ def verify_dataset(
     """Verify a data set by bound propagation, and store each finished chunk.
 
     Each image gets a verdict ("verified", "falsified" or "unknown") at each of the given epsilons or, with ``radius``,
-    a certified radius. A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep,
-    which ends with the same results as an uninterrupted sweep.
+    a certified radius. After a crash, a kill or an exception, a second call with the same arguments resumes the sweep;
+    the results are those of an uninterrupted sweep.
 
     An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
     turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified

@@ -43,7 +43,7 @@ class WatchedRate:
     Attributes:
         name: "correct", "certified" or "robust".
         radius: the radius that the rate refers to; None for "correct", and if the run has only one radius.
-        count: number of images so far that have the property.
+        count: number of images so far that are correct, certified or robust, according to ``name``.
         n: images done.
         value: count / n.
         lower, upper: bounds on the rate of the complete run; None where the order of the images is not random.
@@ -82,8 +82,8 @@ class RunState:
         abstained: number of images with an abstention.
         failed: number of images with a model output that has no largest logit, such as NaN.
         order: "data" or "random".
-        bounded: number of images that the bounds use, those before the first missing one in a random order; 0 without
-            bounds.
+        bounded: number of images that the bounds use: in a random order, all images before the first missing one; 0
+            without bounds.
         alpha: upper bound on the probability that the bounds of one rate are ever wrong.
         rates: rates of the images done.
         machines: maps each machine's name to the number of images that it computed (`Run.machines`).
@@ -120,7 +120,7 @@ class RunWatcher:
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
     the bounds of one rate hold at all moments of the run together, so a user may look at any time and stop the run at
-    any time. The bounds are for the images of this run, not for other images. They need a random order
+    any time. The bounds are for the images of this run, not for other images. The bounds need a random order
     (``order="random"`` of the sweep), because the first images of a data set in its own order are not a random sample.
     The images that sequential sampling finishes early are easy, so the bounds use only the images before the first
     unfinished image in the order.

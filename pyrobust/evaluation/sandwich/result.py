@@ -44,8 +44,8 @@ class Crossing:
         lower_by: the method that proved ``lower``, or "smoothing".
         upper: the distance of the adversarial example, at most ``lower``.
         upper_by: the attack that found the adversarial example.
-        margin: a base classifier's margin at the adversarial example, at most 0: observed with semantics "float32", an
-            upper bound with "real". None for a smoothed classifier.
+        margin: for a base classifier, the margin at the adversarial example (semantics "float32") or an upper bound of
+            this margin ("real"), at most 0. None for a smoothed classifier.
         p_value: p-value of a smoothed classifier's test that rejected the label. None for a base classifier.
     """
 
@@ -114,7 +114,7 @@ class Sandwich(Tabular):
 
     @property
     def norm(self) -> str:
-        """Norm of the distances; with a box, a name that stands for this box and differs from that of any other box."""
+        """Norm of the distances; with a box, a name that identifies this box among all boxes."""
         return norm_of(self.run.parameters)
 
     @property
@@ -124,7 +124,7 @@ class Sandwich(Tabular):
 
     @property
     def upper(self) -> _Floats:
-        """Distances of adversarial examples, float64 [N]; 0 where misclassified, inf if none was found."""
+        """Distances of adversarial examples, float64 [N]; 0 where x is misclassified, inf where no attack succeeded."""
         return self.run.table["upper"]
 
     @property
@@ -225,7 +225,7 @@ class Sandwich(Tabular):
     def shares_by_confidence(
         self, radii: Sequence[float], n_bins: int = 5, alpha: float = 0.05
     ) -> tuple[GroupShares, _Floats]:
-        """The shares in bins of confidence, of nearly equal size, and the upper edge of each bin.
+        """The shares in bins of nearly equal size, sorted by confidence, and the upper edge of each bin.
 
         Args:
             radii: finite, at least 0.
@@ -245,7 +245,7 @@ class Sandwich(Tabular):
         outcome: Literal["certified", "robust"] = "certified",
         alternative: Alternative = "two-sided",
     ) -> RadiusComparisons:
-        """Compare two classifiers on the same examples by McNemar's exact test, see ``compare_at_radii``.
+        """Compare two classifiers on the same examples by McNemar's exact test (``compare_at_radii``).
 
         Args:
             other: a sandwich of the same data, norm and examples.

@@ -28,7 +28,7 @@ _RESERVE = 3.0
 
 
 class AveragedClassifier(nn.Module):
-    """Logarithms of a classifier's class probabilities averaged over fixed samples of a smoother's noise.
+    """Logarithms of averaged class probabilities; the average is over fixed samples of a smoother's noise.
 
     The output ``log((1/m)·Σₖ softmax(f(x + δₖ)))`` is a differentiable surrogate of the smoothed classifier, for
     attacks (Salman et al., 2019). All inputs share the m samples, which are reserved for attacks.

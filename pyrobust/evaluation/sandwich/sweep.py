@@ -178,8 +178,8 @@ def sandwich_dataset(
         steps: steps of the attack, default 50.
         draws: noise samples over which the attack's gradients are averaged, default 32.
         clip: range of valid values, for both bounds; a base classifier also takes a range for each element, as tensors
-            that broadcast to an example. None for no limit: where no adversarial example is found, radii are then
-            searched up to the diameter of the data's own range.
+            that broadcast to an example. None for no limit; if no adversarial example is found, radii are then searched
+            up to the diameter of the data's own range.
         seed: random seed of the attacks, default 0; a smoothed classifier has its own seed.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
