@@ -72,7 +72,7 @@ class Judge:
         self.rows = 0
 
     def classes(self, x: Tensor) -> Tensor:
-        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 (no class) is logged.
+        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 means no class, and is logged.
 
         Raises:
             ModelError: a model that does not return logits.

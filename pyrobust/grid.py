@@ -91,8 +91,8 @@ def simplest_fraction(value: float) -> Fraction:
 def find_grid(x: Tensor) -> Fraction | None:
     """Return the first common grid that contains every value of x, as defined by `to_grid`, or None.
 
-    Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. Values on several of these grids, such
-    as those of an all-black image, count as bytes, since such values do not show which grid is meant.
+    Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. If all values lie on several of these
+    grids, as in an all-black image, the first of these grids is returned.
 
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)

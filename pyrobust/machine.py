@@ -33,8 +33,8 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
     Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch's option
-    to fill uninitialised memory, which costs one more write of every activation, is switched off: the check for row
-    dependence, which runs under ``filled_memory``, finds models that read such memory. The TF32 settings stay
+    to fill uninitialised memory is switched off, since it costs one more write of every activation; models that read
+    such memory are found by the check for row dependence, which runs under ``filled_memory``. The TF32 settings stay
     unchanged. Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
 
     Raises:
@@ -80,7 +80,7 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filled_memory() -> Iterator[None]:
-    """Fill uninitialised memory with NaN, or with the largest integer, within ``repeatable_kernels``.
+    """Within ``repeatable_kernels``, fill uninitialised memory with NaN or, for integer dtypes, the largest integer.
 
     >>> with repeatable_kernels(torch.device("cpu")), filled_memory():
     ...     torch.empty(2)
@@ -157,7 +157,7 @@ def threads_wait_for_others() -> bool:
 
 
 def strict_cuda() -> bool:
-    """Whether no setting lets cuBLAS compute float32 products in any arithmetic but float32.
+    """Whether all settings restrict cuBLAS to float32 arithmetic for float32 products.
 
     >>> strict_cuda()
     True
@@ -175,8 +175,8 @@ def strict_cuda() -> bool:
 def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
-    glibc gives each block larger than one threshold a memory mapping of its own, and returns the free end of the heap
-    to the system when that end is larger than a second threshold. Both thresholds start at 128 KiB; the first grows to
+    glibc gives each block above a first threshold its own memory mapping, and returns free memory at the end of the
+    heap to the system if this memory exceeds a second threshold. Both thresholds start at 128 KiB; the first grows to
     the size of the largest mapped block freed so far, at most 32 MiB, and the second to twice this size. To raise both
     thresholds, a block of nearly 32 MiB is allocated and freed; the block is never touched, so it costs no memory. With
     the initial thresholds, small batches spend most of their time on page faults.
@@ -196,7 +196,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Free bytes of a device, including those that torch's allocator holds unused."""
+    """Number of free bytes of a device, including unused bytes that torch's allocator holds."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept

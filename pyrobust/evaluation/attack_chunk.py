@@ -252,7 +252,7 @@ class MinimumChunk(AttackChunk):
 
 
 def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor, *, finite: bool = True) -> Tensor:
-    """Return x_adv in x's device and dtype; raise unless ``source`` returned a float tensor of x's shape.
+    """Return x_adv on x's device, in x's dtype; raise unless ``source`` returned a float tensor of x's shape.
 
     With ``finite``, x_adv also has to be free of NaN and infinities.
     """

@@ -61,7 +61,7 @@ class _Worker:
 
 
 class MissingChunks:
-    """The chunks that a run lacks, as tasks in processing order; unfinished chunks come with their states.
+    """The chunks that a run lacks, as tasks in processing order; a task includes the states of its unfinished images.
 
     >>> missing = MissingChunks({"images": 6, "skip": 1, "max": None, "shard": None, "chunk": 2}, {2, 3}, [])
     >>> len(missing), next(missing).indices, next(missing).indices, len(missing)

@@ -29,7 +29,7 @@ def certified_accuracy_ibp(
     """Compute clean accuracy, and accuracy certified by interval bound propagation (Gowal et al., 2018).
 
     A correctly classified example is certified if ``lower_y > max_{j ≠ y} upper_j`` for the sound bounds of
-    ``compute_ibp_bounds`` over the l∞ ball, without clipping. ``BoundedModel.certify`` bounds differences of logits
+    ``compute_ibp_bounds`` over the l∞ ball, which is not clipped. ``BoundedModel.certify`` bounds differences of logits
     instead, and certifies more examples.
 
     Args:

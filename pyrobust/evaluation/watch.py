@@ -254,7 +254,7 @@ class RunWatcher:
 
 
 def snapshot(path: str | os.PathLike[str]) -> Run:
-    """Return a run as it is now, in memory, even while a sweep is writing it.
+    """Read the current state of a run into memory, even while a sweep is writing the run.
 
     Args:
         path: the run file.

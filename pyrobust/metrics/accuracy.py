@@ -1,7 +1,7 @@
 """Accuracy and risk, clean and under attack.
 
 Throughout, ``clean`` holds f(x), ``adversarial`` holds f(x_adv) and ``labels`` holds y, one class number per example.
-The prediction -1, which ``predicted_classes`` gives to logits without a winner, is never correct.
+The prediction -1, which ``predicted_classes`` returns for logits that predict no class, is never correct.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .rate import Rate, estimate_rate
 
 
 def predicted_classes(logits: Numbers) -> Tensor:
-    """Predicted class of each row of logits, ``argmaxₖ logits[n, k]``, the lowest index on a tie.
+    """Predicted class of each row of logits, ``argmaxₖ logits[n, k]``; on a tie, the lowest index.
 
     If a row contains NaN or +inf, or only -inf, its class is -1, which is never correct.
 
@@ -74,8 +74,9 @@ def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha
     """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
     The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
-    not robust, even if the attack corrects it. The package uses this definition everywhere; the share of correct
-    predictions at x_adv alone is larger if an attack corrects a misclassified example, and equal otherwise.
+    not robust, even if the attack corrects it. The package uses this definition everywhere. The share of correct
+    predictions at x_adv, whether or not x is classified correctly, is larger if an attack corrects a misclassified
+    example, and equal otherwise.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
@@ -118,7 +119,8 @@ def robust_risk(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: fl
     Takes the same arguments and raises the same errors as ``robust_accuracy``.
 
     Returns:
-        Rate, whose successes are the examples misclassified with or without the attack; a lower bound on the true risk.
+        Rate, whose successes are the examples misclassified with or without the attack. Its value is a lower bound on
+        the true adversarial risk.
 
     >>> robust_risk(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2])).successes
     2

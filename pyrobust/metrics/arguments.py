@@ -19,7 +19,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 def aligned_classes(**named: Numbers) -> tuple[Tensor, ...]:
     """Check class numbers [N] of equal length N ≥ 1; return them as int64 on the CPU.
 
-    Labels and targets are at least 0; predictions are at least -1, which stands for no winner.
+    Labels and targets are at least 0; predictions are at least -1, which stands for no class.
     """
     checked: list[Tensor] = []
     for name, value in named.items():

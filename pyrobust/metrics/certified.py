@@ -91,8 +91,8 @@ def certification_gap(empirical: Rate | float, certified: Rate | float) -> float
 def average_radius(radius: Tensor | npt.NDArray[Any], correct: Tensor | npt.NDArray[Any]) -> float:
     """Mean certified radius of the correctly classified examples, ``Σ correctᵢ·Rᵢ / Σ correctᵢ``.
 
-    Different classifiers are averaged over different examples: a classifier that is correct only on easy examples has a
-    large average.
+    The averages of different classifiers are over different examples: a classifier that is correct only on easy
+    examples has a large average.
 
     Args:
         radius: [N], float, finite, at least 0.
@@ -202,7 +202,7 @@ def certified_accuracy_with_confidence(
         delta: error probability of the result, in (0, 1).
 
     Returns:
-        CertifiedAccuracyBound. For several radii at once, divide delta by their number.
+        CertifiedAccuracyBound. For several radii at once, divide delta by the number of radii.
 
     Raises:
         InputError: a value out of range.

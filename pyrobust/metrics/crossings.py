@@ -57,7 +57,7 @@ class CrossingRule:
         return integer("crossings", crossings, 0, self.n) > self.most
 
     def power(self, rate: float) -> float:
-        """Probability that the run fails if each example crosses independently with this probability.
+        """Probability that the run fails if each example is a crossing with probability ``rate``, independently.
 
         Args:
             rate: probability of a crossing, in [0, 1].
@@ -81,12 +81,12 @@ class CrossingRule:
 def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float = 0.01) -> CrossingRule:
     """Number of crossings above which a run of probabilistic certificates fails: a binomial quantile.
 
-    An example crosses by chance only if its certificate is false or its attack is confirmed wrongly, with probability
-    at most ``alpha + alpha_attack``. If the noise is independent between examples, and the confirming test uses noise
-    that neither the certificate nor the attack has used, the number of chance crossings is stochastically dominated by
-    ``Bin(n, alpha + alpha_attack)``. The number of chance crossings exceeds ``most``, the quantile at
-    ``1 - false_alarm``, with probability at most false_alarm. The quantile is computed rigorously (``fixed_count``),
-    with ``alpha + alpha_attack`` rounded up.
+    An example is a crossing by chance only if its certificate is false or its attack is confirmed wrongly; this happens
+    with probability at most ``alpha + alpha_attack``. If the noise is independent between examples, and the confirming
+    test uses noise that neither the certificate nor the attack has used, the number of chance crossings is
+    stochastically dominated by ``Bin(n, alpha + alpha_attack)``. The number of chance crossings exceeds ``most``, the
+    quantile at ``1 - false_alarm``, with probability at most false_alarm. The quantile is computed rigorously
+    (``fixed_count``), with ``alpha + alpha_attack`` rounded up.
 
     Args:
         n: number of all examples for which certification was attempted, abstentions included, in [1, 10**9].

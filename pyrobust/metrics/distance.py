@@ -284,8 +284,8 @@ def mean_distance(distances: Numbers, success: Numbers) -> float:
 def minimum_perturbation(distances: Numbers, success: Numbers) -> Tensor:
     """Smallest adversarial perturbation found for each example, over several attacks or budgets.
 
-    The result, ``minₐ {distances[a, i] : success[a, i]}``, or +inf if no attack succeeded, is an upper bound on the
-    distance to the decision boundary (Szegedy et al., 2014, seek the same minimum). If an example is misclassified
+    The result is ``minₐ {distances[a, i] : success[a, i]}``, or +inf if no attack succeeded. It is an upper bound on
+    the distance to the decision boundary (Szegedy et al., 2014, seek the same minimum). If an example is misclassified
     without an attack, pass it as a success at distance 0.
 
     Args:

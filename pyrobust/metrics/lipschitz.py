@@ -7,7 +7,7 @@ of deel-lip. They take logits and labels, in this order, like PyTorch's losses; 
 metrics with Keras's order of arguments. ``reduction`` may also be spelled as in Keras, in upper or lower case: "auto"
 and "sum_over_batch_size" are the mean, and None is "none".
 
-A metric trusts ``lip_const`` and the logits: ``pyrobust.lipschitz_bound`` proves a constant, and
+The metrics check neither ``lip_const`` nor the rounding of the logits. ``pyrobust.lipschitz_bound`` proves a constant;
 ``BoundedModel.certified_radius(method="lipschitz")`` gives certificates that account for all rounding.
 """
 

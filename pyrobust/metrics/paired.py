@@ -28,7 +28,7 @@ class PairedComparison:
         only_first: number of examples with only the first outcome.
         only_second: number of examples with only the second outcome.
         neither: number of examples with neither outcome.
-        p_value: probability, if the alternative is false, of counts at least as extreme; never below the exact p-value.
+        p_value: probability of counts at least as extreme if the alternative is false; not below the exact p-value.
         alternative: "greater": the first outcome is more frequent; "less": it is less frequent; or "two-sided".
     """
 
@@ -100,7 +100,7 @@ def paired_test(
 
 @dataclass(frozen=True)
 class RadiusComparisons(Tabular):
-    """Paired comparisons of two classifiers at several radii; make one with ``compare_at_radii``.
+    """Paired comparisons of two classifiers at several radii, made by ``compare_at_radii``.
 
     If the hypothesis of equal shares is rejected at every radius whose adjusted p-value is at most alpha, the
     probability that any rejection is wrong is at most alpha (Holm, 1979). The p-values in ``comparisons`` are not

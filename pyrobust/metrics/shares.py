@@ -1,7 +1,7 @@
 """Shares of examples that are certified, attacked and undecided at each radius.
 
 The robustness of an example is bounded below by its certified radius and above by the distance of an adversarial
-example; at radii between the two, the example is undecided.
+example; at radii between these two bounds, the example is undecided.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RobustnessShares(Tabular):
     the certified accuracy and ``undecided`` is the certification gap between them.
 
     Every interval is for one share at one radius: it misses with probability at most its alpha, but the probability
-    that all intervals hold together may be below 1 - alpha. Make one with ``robustness_shares``.
+    that all intervals hold together may be below 1 - alpha. ``robustness_shares`` computes these shares.
 
     Attributes:
         radii: [R], as given.
@@ -81,8 +81,8 @@ class GroupShares(Tabular):
     """The shares of each group of examples, such as a class, with intervals that hold for all groups together.
 
     At each single radius and for each of the three shares, the intervals of all groups hold together with probability
-    at least 1 - alpha (Bonferroni: each group's interval has error ``alpha / G``). Make one with
-    ``robustness_shares_by_group``.
+    at least 1 - alpha (Bonferroni: each group's interval has error ``alpha / G``). ``robustness_shares_by_group``
+    computes these shares.
 
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
@@ -202,10 +202,10 @@ def robustness_shares_by_group(
 def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> tuple[_Ints, _Floats]:
     """Sort examples into bins of nearly equal size by the confidence of their prediction.
 
-    The edges are quantiles of the given values (the inverse of the empirical distribution function), and each value
-    belongs to the first bin whose edge it does not exceed. Equal values share a bin, so some bins can be larger, and
-    there can be fewer bins than ``n_bins``. A bin's intervals are for other examples with a confidence between the
-    bin's edges, and treat these edges as chosen beforehand.
+    The upper edges are quantiles of the given values (the inverse of the empirical distribution function), and each
+    value belongs to the first bin whose upper edge it does not exceed. Equal values share a bin, so some bins can be
+    larger, and there can be fewer bins than ``n_bins``. Confidence intervals for a bin refer to other examples with a
+    confidence between the bin's edges, and treat these edges as chosen beforehand.
 
     Args:
         confidence: [N], float, finite; for example a probability, a margin of logits or p̂_A.

@@ -180,7 +180,7 @@ def over_mean(gradient: Tensor) -> Tensor:
 
 
 def cross_entropy(state: AttackState, logits: Tensor) -> Tensor:
-    """Cross entropy [B] of the labels, or minus the cross entropy of the targets."""
+    """Cross entropy [B] of the labels or, for a targeted attack, minus the cross entropy of the targets."""
     value = functional.cross_entropy(logits, state.y, reduction="none")
     return -value if state.targeted else value
 
@@ -226,6 +226,6 @@ class Adapted(nn.Module):
         return logits
 
     def train(self, mode: bool = True) -> Adapted:
-        """Set the model's mode for attacks; ``mode`` has no effect."""
+        """Put the model into the mode set for attacks; the argument ``mode`` is ignored."""
         self._set_modes()
         return self
