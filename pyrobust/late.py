@@ -2,8 +2,8 @@
 
 A package has a table of its public names; type checkers instead read its imports below ``if TYPE_CHECKING``.
 
-Declarations, such as the parameters of a run, stand beside the functions that compute with them. The command line reads
-only the declarations, and so answers ``--help`` and completion without numpy and torch.
+Some modules hold both declarations, such as the parameters of a run, and functions that need numpy and torch. With late
+imports, the command line reads these declarations, for ``--help`` and completion, without numpy and torch.
 """
 
 # Imports only modules that Python has loaded by then: see pyrobust.environment.

@@ -303,7 +303,7 @@ def robustness_curve(
             the largest epsilon (``epsilon`` is then float64 [n]; ``indices`` are positions in x, int64 [n]). Otherwise,
             one attack object is made for each epsilon, and its ``generate(x, y)`` is called. The attack's attributes
             norm, clip_min and clip_max give the ball and the clip range. Without these attributes, the norm is "linf"
-            (the weakest requirement) and there is no clip range.
+            (the weakest requirement) and the clip range is unlimited.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.

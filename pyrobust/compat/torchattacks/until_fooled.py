@@ -221,7 +221,7 @@ class EOTPGD(_Steps):
 
 
 class UPGD(_Steps):
-    """Projected gradient descent in linf with momentum, a choice of losses, and several draws of a randomized model per step.
+    """Projected gradient descent in linf with momentum, a choice of losses, and gradients from several draws.
 
     Args:
         model: maps images to logits.
