@@ -1,4 +1,4 @@
-"""Load the native module: the one beside the package or, in a source folder, an installed build of the same sources."""
+"""Load the native module: the package's own or, in a source folder, an installed build of the same sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = "pyrobust._C"
 
 
 def source_hash(root: Path) -> str | None:
-    """Return the SHA-256 of a folder's version and native sources; None if it is not a source folder.
+    """Return the SHA-256 of a folder's version and native sources; None if the folder holds no sources.
 
     >>> source_hash(Path(__file__).parent / "ops") is None
     True

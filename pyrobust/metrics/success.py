@@ -1,4 +1,4 @@
-"""Success rates of attacks; each name says over which examples the share is taken."""
+"""Success rates of attacks; the name of each function says over which examples the rate is taken."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .rate import Rate, estimate_rate
 def attack_success_rate(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of all N examples that are not robust, ``1 - robust_accuracy``.
 
-    ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ or f(x_advᵢ) ≠ yᵢ]``, the same number as ``robust_risk``: an example that is misclassified
-    without an attack counts, even if the attack corrects it, because the ball of the attack contains the example
-    itself. The rate is 0 only for a classifier without errors; ``success_rate_on_correct`` leaves misclassified
-    examples out.
+    The rate is ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ or f(x_advᵢ) ≠ yᵢ]``, the same number as ``robust_risk``. An example that is
+    misclassified without an attack counts as not robust, even if the attack corrects it, because the ball of the attack
+    contains the example itself. The rate is 0 only for a classifier without errors; ``success_rate_on_correct`` leaves
+    misclassified examples out.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).

@@ -2,8 +2,9 @@
 
 p_A is the probability that the base classifier, under the smoothing noise, returns the correct class; its estimate is
 p̂_A = n_A / n. Sun, Mao, Müller and Vechev ("Average Certified Radius is a Poor Metric for Randomized Smoothing", 2025)
-recommend the empirical distribution of p̂_A in place of the average certified radius: the distribution does not depend
-on the scale of sigma or, except for sampling error, on alpha or n, and a few easy examples cannot dominate it.
+recommend the empirical distribution of p̂_A in place of the average certified radius. This distribution does not depend
+on the scale of sigma; apart from sampling error, it does not depend on alpha or n either. A few easy examples cannot
+dominate it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ClassSummary:
 class SurvivalCurve(Tabular):
     """Survival curve of p̂_A: ``share[i]`` of all examples are classified correctly with ``p̂_A ≥ thresholds[i]``.
 
-    Abstentions and wrong predictions count with p̂_A = 0. Make one with ``survival_curve``.
+    Abstentions and wrong predictions count with p̂_A = 0. ``survival_curve`` computes the curve.
 
     Attributes:
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
@@ -98,12 +99,12 @@ class SurvivalCurve(Tabular):
 
     @property
     def area_lower(self) -> float:
-        """Area under the curve of the fewest possible votes."""
+        """Area under the curve if each example has the fewest possible votes."""
         return _area(self.p_a_lower)
 
     @property
     def area_upper(self) -> float:
-        """Area under the curve of the most possible votes."""
+        """Area under the curve if each example has the most possible votes."""
         return _area(self.p_a_upper)
 
     @property
@@ -120,7 +121,8 @@ class SurvivalCurve(Tabular):
             seed: random seed of the bootstrap, at least 0.
 
         Returns:
-            Estimate; does not include the uncertainty of votes read from a log (``area_lower``, ``area_upper``).
+            Estimate. Its interval does not include the uncertainty of votes read from a log; for that, see
+            ``area_lower`` and ``area_upper``.
 
         Raises:
             InputError: a value out of range.
@@ -136,8 +138,8 @@ class SurvivalCurve(Tabular):
     def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
         """Ends of exact binomial intervals for the share at each threshold in the distribution of the examples.
 
-        The lower ends are computed from ``lower``, the upper ends from ``upper``, so that votes read from a log are
-        covered, too. Each interval (Clopper and Pearson, 1934) holds at its own threshold.
+        The lower ends are computed from ``lower`` and the upper ends from ``upper``, so that the intervals also allow
+        for the uncertainty of votes read from a log. The intervals (Clopper and Pearson, 1934) do not hold jointly.
 
         Args:
             alpha: error probability of one interval, in (0, 1).
@@ -188,8 +190,8 @@ class SurvivalCurve(Tabular):
             below: limit of p̂_A, in (1/2, 1].
 
         Returns:
-            Positions of the hard examples in the columns from which the curve was made, int64, by increasing p̂_A; tied
-            examples keep their order.
+            Positions of the hard examples among the examples from which the curve was made, int64, by increasing p̂_A;
+            tied examples keep their order.
 
         Raises:
             InputError: ``below`` is out of range.
@@ -306,8 +308,9 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """Rank classifiers by the area under their survival curves, largest first.
 
     The average certified radius is unsuitable for ranking. With ten balanced classes, a constant classifier is correct
-    on one example in ten, gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, which grows with sigma:
-    its average certified radius is unbounded, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
+    on one example in ten, always with all votes, so these examples have the radius ``sigma·Φ⁻¹(alpha^(1/n))``. Its
+    average certified radius therefore grows with sigma without bound, while its area is 1/10 (Sun, Mao, Müller and
+    Vechev, 2025).
 
     Args:
         curves: at least one.

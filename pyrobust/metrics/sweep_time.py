@@ -1,4 +1,4 @@
-"""Time of a sweep on several workers, estimated from the times of the images of a pilot run."""
+"""Time of a sweep on several workers, estimated from the time per image in a pilot run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SweepTime:
 
 
 def sweep_time(seconds: npt.ArrayLike, images: int, workers: int = 1, chunk: int = 1) -> SweepTime:
-    """Extrapolate the time of a sweep from the times of the images of a pilot run.
+    """Extrapolate the time of a sweep from the time per image in a pilot run.
 
     The total is ``images · mean(seconds)``, and the last worker finishes after the time of ⌈chunks / workers⌉ average
     chunks. If chunks take different times and each free worker takes the next chunk, the last worker finishes later

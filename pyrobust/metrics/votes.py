@@ -2,7 +2,8 @@
 
 A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n, alpha))``, where k of n noisy copies voted
 for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen,
-Rosenfeld and Kolter, 2019). R increases with k, so a printed radius determines the votes, up to the digits not printed.
+Rosenfeld and Kolter, 2019). R increases with k, so an exact radius determines the votes; a printed radius,
+which is rounded, determines a range of votes.
 
 The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs. The radii are not rounded
 down: for certificates, use ``pyrobust.smoothing.certified_radius``.
@@ -121,14 +122,14 @@ def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Int
 def votes_for_radius(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> tuple[_Ints, _Ints, _Ints]:
-    """Recover the votes n_A from printed radii, by inverting R: a point estimate and the possible range.
+    """Recover a point estimate and the possible range of the votes n_A from printed radii, by inverting R.
 
-    With u = 10^-decimals, the R(k) of a printed radius ρ is in [ρ - u/2, ρ + u], whether the program rounds down or to
-    the nearest number. The range is widened by ρ·2^-23 on both sides, for sigma in float32 and for other programs'
-    rounding errors.
+    With u = 10^-decimals, the radius R(k) that was printed as ρ is in [ρ - u/2, ρ + u], whether the program that
+    printed it rounds down or to the nearest number. This range is widened by ρ·2^-23 on both sides, because other
+    programs may hold sigma in float32 and make rounding errors.
 
     - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, because ρ was
-      computed with another n, alpha or sigma (``is_attainable``), least and most are the neighbors of ρ: the last k
+      computed with another n, alpha or sigma (``is_attainable``), least and most are the neighbours of ρ: the last k
       with R(k) < ρ and the first k with R(k) ≥ ρ.
     - point: the smallest k in [least, most] with R(k) ≥ ρ; ``most`` if ρ was rounded up above R(most).
 
@@ -167,7 +168,7 @@ def votes_for_radius(
 def is_attainable(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each printed radius belongs to a number of votes; any other radius is for another n, alpha or sigma.
+    """Whether some number of votes gives each printed radius; if not, the radius is for another n, alpha or sigma.
 
     Takes the same arguments and raises the same errors as ``votes_for_radius``.
 
@@ -238,8 +239,8 @@ def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
     """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if no such k is ≤ n.
 
     R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a quantile of a binomial distribution, extended to real
-    numbers by the incomplete beta function. The result is accurate to about 1e-10·n votes, and is read from the table
-    of all radii if that is cheaper.
+    numbers by the incomplete beta function. The result is accurate to about 1e-10·n votes. If a table of all radii
+    is cheaper, k is interpolated in this table instead.
     """
     if n <= _LARGEST_TABLE and len(quantile) > _WORTH_A_TABLE * n:
         votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))

@@ -1,4 +1,4 @@
-"""Lower bounds of the margins of a small net on l-infinity boxes; they take at least the time of one forward pass.
+"""Lower bounds of a small net's margins on l-infinity boxes; computing them takes at least one forward pass.
 
 The native bounds are sound in floating point; the PyTorch bounds are rounded to nearest, as in common scripts.
 """

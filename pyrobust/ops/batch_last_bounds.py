@@ -39,7 +39,7 @@ def batch_last_relu_intervals_backward(
     """Compute the gradients of Σ (of_center · center' + of_radius · radius') with respect to center and radius.
 
     center' and radius' are the results of ``batch_last_relu_intervals``. The op is meant for autograd functions whose
-    backward pass includes that of ``batch_last_relu_intervals``. No gradient.
+    backward pass includes the backward pass of ``batch_last_relu_intervals``. The op itself has no gradient.
 
     Args:
         of_center: [n, N], float32 or float64, on the CPU.

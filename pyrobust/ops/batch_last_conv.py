@@ -102,7 +102,7 @@ def batch_last_conv_weight(
 ) -> Tensor:
     """Compute the gradient of Σ y · batch_last_conv(x, weight) with respect to weight: [O, C / groups, kh, kw].
 
-    No autograd formula.
+    The op has no autograd formula.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.

@@ -31,12 +31,12 @@ _MANTISSA = 23
 class GridNoise:
     """Table for drawing noise h·J, where J = round(sigma·Z / h) is an integer and Z is standard normal.
 
-    The magnitude |J| is the number of thresholds above V, a number of 95 uniform random bits; one more bit is the sign
-    of J. Threshold k is ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a
-    tail: its magnitude is not drawn, and a sample with a tail must not be counted.
+    Let V be a number made of 95 uniform random bits. The magnitude |J| is the number of thresholds above V, and one
+    more random bit gives the sign of J. Threshold k is ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An
+    integer beyond ``reach`` is a tail: its magnitude is not drawn, and a sample with a tail must not be counted.
 
     Attributes:
-        sigma: standard deviation of the noise before rounding, exactly this float64.
+        sigma: standard deviation of the noise before rounding, taken as exactly this float64.
         step: h, the spacing of the grid.
         reach: largest |J| that is drawn; a tail is drawn as ± (reach + 1).
         delta: bound on the total variation distance between the distributions of a drawn and an exact J, where each
@@ -66,7 +66,7 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
     """Return the table of Gaussian noise of standard deviation sigma on the grid of multiples of step.
 
     Args:
-        sigma: positive; exactly this binary64 number.
+        sigma: positive; taken as exactly this binary64 number.
         step: spacing of the grid: positive, at least sigma / 2**13, numerator and denominator below 2**24.
 
     Returns:
@@ -101,7 +101,7 @@ _kept = functools.lru_cache(maxsize=64)(_checked)
 
 
 def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = "") -> None:
-    """Refuse noise whose integers, times the step's numerator, exceed what the float dtype holds exactly."""
+    """Refuse noise whose integers, times the step's numerator, are too large to be exact in the float dtype."""
     exact = 1 << (53 if real == torch.float64 else 24)
     limit = exact // (noise.reach + 1)
     if noise.step.numerator > limit:

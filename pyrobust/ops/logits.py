@@ -31,7 +31,7 @@ ROBUST, FOOLED, CLOSE = 0, 1, 2
 
 
 class LogitLoss(NamedTuple):
-    """Loss of each row, ``value``, and its derivative with respect to the logits, ``size·slope``."""
+    """Loss of each row (``value``), and its derivative with respect to the logits (``size·slope``)."""
 
     value: Tensor  # [B], float64
     slope: Tensor  # [B, K], in the dtype of the logits; the largest |slope| of a row is 1
@@ -39,7 +39,7 @@ class LogitLoss(NamedTuple):
 
 
 def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLoss:
-    """Compute a loss of each row of logits z in float64, and its derivative; a larger loss is nearer to success.
+    """Compute a loss of each row of logits z in float64, and its derivative; the attacker maximizes the loss.
 
     ======================== ==========================================================================================
     "cross_entropy"          log Σₖ exp(zₖ) - z_y, whose derivative is softmax(z) - e_y

@@ -56,7 +56,7 @@ def call(op: Callable[..., Result], *args: object) -> Result:
 
 
 def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
-    """Register the fake kernel: ``result``, or a kernel that returns None or an empty copy of argument ``like``."""
+    """Register fake kernel ``result``; by default, a kernel that returns None or an empty copy of argument ``like``."""
 
     def kernel(*args: Any, **_: Any) -> object:
         return None if like is None else torch.empty_like(args[like])

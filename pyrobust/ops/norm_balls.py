@@ -16,10 +16,10 @@ from .transforms import batch_of_rows, differentiable, keep
 def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the l2 ball {‖z‖₂ ≤ radius}.
 
-    A row with ‖v‖₂ ≤ radius, decided exactly, is returned bit for bit; else z = v·radius / ‖v‖₂ (Boyd and Vandenberghe,
-    "Convex optimization", 2004, 8.1.1). The returned numbers, squared and added exactly, satisfy Σ z² ≤ radius² and
-    |zᵢ| ≤ |vᵢ|; in float32 and float64 ‖z‖₂ falls short of the radius by at most 2⁻²¹ times the radius, unless this
-    product is below the dtype's smallest positive number.
+    A row with ‖v‖₂ ≤ radius (compared exactly) is returned bit for bit; for other rows, z = v·radius / ‖v‖₂ (Boyd and
+    Vandenberghe, "Convex optimization", 2004, 8.1.1). The returned numbers satisfy |zᵢ| ≤ |vᵢ| and, in exact
+    arithmetic, Σ z² ≤ radius². In float32 and float64, ‖z‖₂ falls short of the radius by at most 2⁻²¹ times the radius,
+    unless this product is below the dtype's smallest positive number.
 
     Gradient: the identity for a row inside; else, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
@@ -48,7 +48,7 @@ def project_linf_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None =
     """Project each row onto the l∞ ball {‖z‖_∞ ≤ radius}.
 
     zᵢ = vᵢ where |vᵢ| ≤ radius, else ±radius rounded inward to the dtype (Boyd and Vandenberghe,
-    "Convex optimization", 2004, 8.1.1). |zᵢ| ≤ radius exactly, since the radius is not rounded to the dtype.
+    "Convex optimization", 2004, 8.1.1). |zᵢ| ≤ radius holds exactly, even if the dtype cannot represent the radius.
 
     Gradient: dzᵢ = dvᵢ where |vᵢ| ≤ radius, else sign(vᵢ)·dradius.
 

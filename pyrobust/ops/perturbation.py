@@ -16,16 +16,16 @@ from .transforms import batch_of_rows, differentiable, keep, untracked
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
     """Add z to x, rounded so that the result is never further from x than |z| and never outside the box.
 
-    x_adv is x + z rounded toward x, then clipped; the exact rounding error of the sum determines the rounded number
-    (Knuth, TAOCP 2, 4.2.2). As real numbers |x_adv - x| ≤ |z|, x_adv - x has the sign of z or is zero, and lower ≤
-    x_adv ≤ upper. If z lies in an l1, l2 or l∞ ball, so does x_adv - x, in every dtype.
+    x_adv is x + z rounded toward x, then clipped; the direction in which the sum must be rounded follows from its exact
+    rounding error (Knuth, TAOCP 2, 4.2.2). In exact arithmetic, |x_adv - x| ≤ |z|, x_adv - x has the sign of z or is
+    zero, and lower ≤ x_adv ≤ upper. If z lies in an l1, l2 or l∞ ball, so does x_adv - x, in every dtype.
 
     Gradient: 1 with respect to x and z where lower < x_adv < upper, else 0.
 
     Args:
         x: float32, float64, bfloat16 or float16, in [lower, upper].
         z: same shape and dtype as x; not NaN.
-        lower: smallest value of the result, a binary64 number in every dtype.
+        lower: smallest value of the result, a binary64 number for every dtype of x.
         upper: largest value of the result, a binary64 number.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Euclidean projections onto the simplex, the l1 ball, and the intersection of l1 ball and box."""
+"""Euclidean projections onto the simplex, the l1 ball, and the intersection of the l1 ball and a box."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
 def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the l1 ball {‖z‖₁ ≤ radius}.
 
-    A row with ‖v‖₁ ≤ radius, decided exactly, is returned bit for bit. Else zᵢ = sign(vᵢ)·max(|vᵢ| - θ, 0) with the θ
-    that gives ‖z‖₁ = radius (Duchi, Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for
-    learning in high dimensions", 2008). On the returned numbers, added exactly, ‖z‖₁ ≤ radius, and |zᵢ| ≤ |vᵢ|.
+    A row with ‖v‖₁ ≤ radius (compared exactly) is returned bit for bit. For other rows, zᵢ = sign(vᵢ)·max(|vᵢ| - θ, 0)
+    with the θ that gives ‖z‖₁ = radius (Duchi, Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the
+    l1-ball for learning in high dimensions", 2008). The returned numbers satisfy |zᵢ| ≤ |vᵢ| and, in exact arithmetic,
+    ‖z‖₁ ≤ radius.
 
     Gradient: the identity for a row inside; else, with s = sign(z) and F = {z ≠ 0},
     dz_F = dv_F - s_F·(⟨s_F, dv_F⟩ - dradius) / |F|.
@@ -101,7 +102,7 @@ def project_l1_ball_box(
         delta: [B, ...], float32, float64, bfloat16 or float16, finite.
         x: same shape and dtype as delta, in [lower, upper].
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
-        lower: smallest value of x + z, a binary64 number in every dtype.
+        lower: smallest value of x + z, a binary64 number for every dtype of x.
         upper: largest value of x + z, a binary64 number.
         out: tensor to write to, delta itself or a tensor of its shape, dtype and device; not allowed if an argument
             needs a derivative.

@@ -70,7 +70,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
 
 
 def plain_column(value: float | Tensor) -> Tensor | None:
-    """Return a radius, or a tensor of step sizes or radii, as float64 [1] or [B]; return None if it must be checked.
+    """Return a radius, or a tensor of step sizes or radii, as float64 [1] or [B]; return None if checks are needed.
 
     >>> plain_column(0.5), plain_column(-0.5)
     (tensor([0.5000], dtype=torch.float64), None)
@@ -181,7 +181,7 @@ def check_out(op: str, v: Tensor, out: Tensor) -> Tensor:
 
 
 def nhwc(*tensors: Tensor) -> bool:
-    """Whether every tensor is dense in channels_last only, so that [N, H, W, C] is a view of it.
+    """Whether every tensor is dense in channels_last only, so that each has a view [N, H, W, C].
 
     >>> nhwc(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
     True

@@ -48,13 +48,13 @@ def sample_grid_noise(
 ) -> tuple[Tensor, Tensor]:
     """Pack noisy copies of images on the grid of multiples of ``step`` into one batch, in one pass over its memory.
 
-    Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal. This
-    is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first, and one division maps their sum
-    to the nearest float. Then ``(· - mean[c]) / std[c]`` is applied if ``normalize`` is given, and the result is
-    rounded to ``dtype``. Every number in the batch is therefore a function of this integer sum and the channel alone. A
-    noisy image tells a model no more about k than the rounded x + sigma·Z does, so the real-number proof of randomized
-    smoothing holds for the computed batch. J is a pure function of (key, stage, i, s, element), where the key is the
-    seed by default; J does not depend on the split into calls, the thread count or the SIMD level
+    Row n of the batch (sample s of image i) is step·(k[i] + J), where J = round(sigma·Z / step) and Z is standard
+    normal. This is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first, and one division
+    maps their sum to the nearest float. Then ``(· - mean[c]) / std[c]`` is applied if ``normalize`` is given, and the
+    result is rounded to ``dtype``. Every number in the batch is therefore a function of this integer sum and the
+    channel alone. A noisy image tells a model no more about k than the rounded x + sigma·Z does, so the real-number
+    proof of randomized smoothing holds for the computed batch. J is a pure function of (key, stage, i, s, element),
+    where the key is the seed by default; J does not depend on the split into calls, the thread count or the SIMD level
     (docs/decisions/noise-contract.md). The total variation distance from the exact distribution of J is at most
     ``grid_noise(sigma, step).delta``.
 
@@ -82,8 +82,8 @@ def sample_grid_noise(
 
     Raises:
         InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator reaches
-            2**24 (2**53 for float64), beyond which the float dtype is not exact. Whether the noise alone is too large
-            follows from step and sigma; the sum of k and noise is checked on the CPU only.
+            2**24 (2**53 for float64), beyond which the float dtype is not exact. On every device, noise that is
+            too large by itself is refused; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
@@ -143,7 +143,7 @@ def draw_grid_noise(
 ) -> None:
     """Write noisy copies to ``out`` and mark tails in ``tail``; only the native op checks the arguments.
 
-    The runs form one flat list; seed and keys are signed.
+    The runs form one flat list; seed and keys are signed 64-bit integers.
 
     >>> out, tail = torch.empty(2, 3), torch.zeros(2, dtype=torch.bool)
     >>> k = torch.zeros(1, 3, dtype=torch.int32)

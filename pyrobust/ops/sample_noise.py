@@ -45,11 +45,11 @@ def sample_noise(
 ) -> Tensor:
     """Pack noisy copies of several images into one batch, in one pass over its memory.
 
-    Row n of the result, sample s of image i, is ``x[i] + sigma·z(key, stage, noise, i, s)`` with the seed as key, then
-    ``(· - mean[c]) / std[c]`` if ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a pure
-    function of its arguments: it has the same bits whatever the split into calls, thread count and SIMD level
-    (docs/decisions/noise-contract.md). Random words come from Philox4x32-10 (Salmon et al., 2011), Gaussian variates
-    from the method of Box and Muller (1958).
+    Row n of the result (sample s of image i) is ``x[i] + sigma·z(key, stage, noise, i, s)``, where the key is the seed
+    by default. Then ``(· - mean[c]) / std[c]`` is applied if ``normalize`` is given, and the result is rounded to
+    ``dtype``. z has unit variance and is a pure function of its arguments: it has the same bits whatever the split into
+    calls, thread count and SIMD level (docs/decisions/noise-contract.md). Random words come from Philox4x32-10 (Salmon
+    et al., 2011), Gaussian variates from the method of Box and Muller (1958).
 
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64; a result of any other dtype is
@@ -134,7 +134,7 @@ def draw_noise(
 ) -> None:
     """Write noisy copies to ``out``; only the native op checks the arguments.
 
-    The runs form one flat list; seed and keys are signed.
+    The runs form one flat list; seed and keys are signed 64-bit integers.
 
     >>> out = torch.empty(2, 3)
     >>> draw_noise(out, torch.zeros(1, 3), [0, 0, 0, 2], 1, 0, [], None, None, 0.5, "gaussian")

@@ -30,18 +30,18 @@ def square_window(
 
     This is one proposal of the Square attack (Andriushchenko et al., 2020, algorithm 3; Croce and Hein, 2021, for l1).
     With δ = best - x, the budget of a channel is the sum of δ² (l2) or abs(δ) (l1) over the two windows, plus a share
-    of the part of radius² (l2) or radius (l1) that the image has not used. The change of the first window becomes the
-    sum of the pattern (with a random sign) and the window's own δ / ‖δ‖, scaled to the budget; the second window
-    becomes x. In l2 the window is clipped to the box, and the elements not clipped are scaled up to the budget. In l1
-    each budget is multiplied by the number of channels; a later projection takes the excess from the rest of the image.
-    Computed in float64.
+    of the budget that the whole image has left: radius² (l2) or radius (l1) minus the same sum over the image. The
+    change of the first window becomes the sum of the pattern (with a random sign) and the window's own δ / ‖δ‖, scaled
+    to the budget; the second window becomes x. In l2 the window is clipped to the box, and the elements not clipped are
+    scaled up to the budget. In l1 each budget is multiplied by the number of channels; a later projection takes the
+    excess from the rest of the image. All computations are in float64.
 
     Args:
-        best: the images so far, same shape and dtype as x.
+        best: the best images so far, same shape and dtype as x.
         x: [B, C, H, W], contiguous or channels_last, float32, float64, bfloat16 or float16, in the box; other shapes
-            [B, ...] are one row of one channel.
-        u: [B, 5 + C], same dtype as x, random numbers on [-1, 1]: row and column of the first window and of the second,
-            one that selects the pattern, one for the sign in each channel.
+            [B, ...] are treated as one row of one channel.
+        u: [B, 5 + C], same dtype as x, random numbers on [-1, 1] for the row and column of the first window, the row
+            and column of the second window, the choice of the pattern, and the sign in each channel.
         patterns: [2, h·w], float64, two patterns of norm 1.
         radius: of the ball, a number or [B].
         sides: h and w, the sides of the windows.

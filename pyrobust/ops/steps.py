@@ -23,11 +23,11 @@ def linf_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Step along the sign of the gradient, project onto the l∞ ball around x and the box, and round toward x.
+    """Step along the sign of the gradient, project onto the box and the l∞ ball around x, and round toward x.
 
     ``x' = clip(x_adv + step·sign(gradient), max(x - epsilon, lower), min(x + epsilon, upper))`` (Kurakin, Goodfellow
-    and Bengio, 2017; Madry et al., 2018), computed in float64. As real numbers |x' - x| ≤ epsilon and
-    lower ≤ x' ≤ upper, in every dtype. A coordinate whose gradient is NaN takes no step.
+    and Bengio, 2017; Madry et al., 2018), computed in float64. In exact arithmetic, |x' - x| ≤ epsilon and lower ≤ x' ≤
+    upper, for every dtype. A coordinate whose gradient is NaN takes no step.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -74,11 +74,11 @@ def linf_momentum_step(
     *,
     share: float = 0.75,
 ) -> Tensor:
-    """Take the ``linf_step`` with momentum of Auto-PGD (Croce and Hein, 2020), projected and rounded in the same way.
+    """Take the momentum step of Auto-PGD (Croce and Hein, 2020), projected and rounded as in ``linf_step``.
 
     ``x' = clip(x_adv + share·(z - x_adv) + (1 - share)·(x_adv - before), max(x - epsilon, lower), min(x + epsilon,
-    upper))`` with ``z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper)``. As real numbers |x' - x| ≤
-    epsilon and lower ≤ x' ≤ upper, in every dtype.
+    upper))`` with ``z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper)``. In exact arithmetic, |x' - x| ≤
+    epsilon and lower ≤ x' ≤ upper, for every dtype.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -89,7 +89,7 @@ def linf_momentum_step(
         epsilon: radius of the ball, a number or [B].
         lower: smallest value of the result, a binary64 number.
         upper: largest value of the result, a binary64 number.
-        share: weight of the step against the momentum, 0 to 1.
+        share: weight of the step, 0 to 1; the momentum has the weight 1 - share.
 
     Returns:
         Same shape and dtype as x_adv; channels_last if x_adv, gradient, x and before are. No gradient.
@@ -137,10 +137,10 @@ def l1_step(
 ) -> Tensor:
     """Return the perturbation after a sparse step along the sign of the gradient, not yet projected.
 
-    ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| is positive and at least the
-    example's keep-th largest |gradient|, and ``x_adv - x`` on the other coordinates: a step of l1 length ``step``
-    (Croce and Hein, "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the box if the step
-    would leave the box there.
+    The result is ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| is positive and at
+    least the example's keep-th largest |gradient|. On other coordinates the result is ``x_adv - x``, so the step has l1
+    length ``step`` (Croce and Hein, "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the
+    box if the step would leave the box there.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -181,10 +181,11 @@ def l1_step_in_ball(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Take the ``l1_step``, project onto the l1 ball around x within the box, and round toward x.
+    """Take the ``l1_step``, project onto the intersection of the box and the l1 ball around x, and round toward x.
 
-    ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x, epsilon))``, bit for bit, in
-    one pass over memory. As real numbers Σ |x' - x| ≤ epsilon and lower ≤ x' ≤ upper, in every dtype.
+    The result equals ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x, epsilon))``
+    bit for bit, but takes one pass over memory. In exact arithmetic, Σ |x' - x| ≤ epsilon and lower ≤ x' ≤ upper, for
+    every dtype.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16, finite.

@@ -13,7 +13,7 @@ from pyrobust.errors import InputError
 
 
 def keep(ctx: Any, *tensors: Tensor) -> None:
-    """Save tensors for the backward and the forward-mode derivative.
+    """Save tensors for the backward-mode and the forward-mode derivative.
 
     >>> class Square(torch.autograd.Function):
     ...     forward = staticmethod(lambda x: x * x)
@@ -71,7 +71,7 @@ def differentiable(
     jvp: Callable[..., Tensor],
     vmap: Callable[..., tuple[Tensor, int]],
 ) -> Callable[..., Tensor]:
-    """Register the gradient of a raw op and return a function that calls it in every mode of differentiation.
+    """Register the gradient of a raw op and return a function that calls the op in every mode of differentiation.
 
     torch.library has no forward mode, and its gradients do not compose with torch.func: under a transform the call goes
     through an autograd.Function instead.
@@ -129,7 +129,7 @@ def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
 def batch_of_rows(
     call: Callable[..., Tensor], size: int, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[Tensor, int]:
-    """Apply an op on rows [R, D] and radii [R] or [1] to a batch of rows and radii, in one call with all rows.
+    """Apply an op that takes rows [R, D] and radii [R] or [1] to a batch of rows and radii, in one call.
 
     >>> scale = lambda rows, radius: rows * radius[:, None]
     >>> z, dim = batch_of_rows(scale, 2, (None, 0), torch.ones(3, 1), torch.tensor([[1.0], [2.0]]))

@@ -20,7 +20,7 @@ def batch_last_conv(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Reference of ``pyrobust.ops.batch_last_conv``, with the same arguments: [O, h, w, N] from [C, H, W, N].
+    """Reference of ``pyrobust.ops.batch_last_conv``, with the same arguments; returns [O, h, w, N].
 
     >>> import torch
     >>> batch_last_conv(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), torch.ones(1)).tolist()
@@ -43,7 +43,7 @@ def batch_last_conv_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Reference of ``pyrobust.ops.batch_last_conv_transposed``, same arguments: [C, H, W, N] from [O, h, w, N].
+    """Reference of ``pyrobust.ops.batch_last_conv_transposed``, with the same arguments; returns [C, H, W, N].
 
     >>> import torch
     >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
@@ -66,7 +66,7 @@ def batch_last_conv_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Reference of ``pyrobust.ops.batch_last_conv_weight``, with the same arguments: [O, C / groups, kh, kw].
+    """Reference of ``pyrobust.ops.batch_last_conv_weight``, with the same arguments; returns [O, C / groups, kh, kw].
 
     >>> import torch
     >>> batch_last_conv_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()

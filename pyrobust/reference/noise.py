@@ -104,10 +104,10 @@ def sample_noise(
 def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
     """Return the noise contract's Philox key of an image without an index: a hash of seed, grid step, shape and values.
 
-    The hash is BLAKE2b (RFC 7693) with a digest of 8 bytes, which is read as a little-endian integer; its key is the
-    little-endian seed. The hash covers a line of text (the sizes joined by commas, then "values" or the step as p/q)
-    and the elements in contiguous order, as little-endian float64 (with 0 in place of -0) or, on a grid, as
-    little-endian int32.
+    The hash is BLAKE2b (RFC 7693), whose own key is the seed in little-endian order. Its digest of 8 bytes is read as a
+    little-endian integer. The hashed bytes are a line of text and then the elements in contiguous order. The text is
+    the sizes joined by commas, then "values" or, on a grid, the step as p/q. The elements are little-endian float64
+    (with 0 in place of -0) or, on a grid, little-endian int32.
 
     Args:
         seed: in [0, 2**64).

@@ -13,7 +13,8 @@ from .rounding import _two_sum
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
     """Add z to x, rounded toward x, then clipped to the box: reference of ``pyrobust.ops.add_perturbation``.
 
-    Among the numbers of x's dtype between x and x + z and in [lower, upper], each element is the one nearest to x + z.
+    Each element is the number nearest to x + z among the numbers of x's dtype that lie between x and x + z and in
+    [lower, upper].
 
     Args:
         x: float, in [lower, upper].

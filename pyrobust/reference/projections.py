@@ -1,4 +1,4 @@
-"""Euclidean projections onto the simplex, the l1 ball, and the intersection of l1 ball and box.
+"""Euclidean projections onto the simplex, the l1 ball, and the intersection of the l1 ball and a box.
 
 All computations are in float64, with one rounding to the argument's dtype at the end. Thresholds are found by sorting.
 Rows are shifted first, so that the numbers that decide the threshold are small and do not cancel.
@@ -62,10 +62,10 @@ def project_l1_ball_box(
     """Project each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
 
     Reference of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the distance
-    from xᵢ to the end of [lower, upper] in the direction of δᵢ. θ = 0 if this z is in the ball, else the θ with Σ |z| =
-    radius. Σ |z| is piecewise linear in θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the
-    two neighbours whose sums enclose the radius, and linear interpolation then gives θ. Source: Croce and Hein, "Mind
-    the box: l1-APGD for sparse adversarial attacks on image classifiers", 2021.
+    from xᵢ to the end of [lower, upper] in the direction of δᵢ. θ is 0 if that gives a z in the ball; otherwise, θ is
+    the number that gives Σ |z| = radius. Σ |z| is piecewise linear in θ, with breaks at |δᵢ| and |δᵢ| - uᵢ. Bisection
+    finds the two neighbouring breaks whose sums enclose the radius, and linear interpolation between them gives θ.
+    Source: Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", 2021.
 
     Args:
         delta: [B, ...], float.

@@ -40,7 +40,7 @@ def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def constant(value: float, like: Tensor) -> Tensor:
-    """Round the number once to the dtype of ``like``, on its device."""
+    """Return a number as a tensor of the dtype and device of ``like``, rounded once."""
     return torch.tensor(value, dtype=like.dtype, device=like.device)
 
 

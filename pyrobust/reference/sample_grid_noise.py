@@ -99,7 +99,7 @@ def grid_integers(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return J of the noise contract, Gaussian noise in grid steps, by inverting its distribution at 96 random bits.
+    """Return the noise contract's Gaussian noise J, in grid steps, by inverting its distribution at 96 random bits.
 
     Args:
         image: contract index of the image, in [0, 2**32).

@@ -18,7 +18,7 @@ def linf_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Step along the sign of the gradient within ball and box: reference of ``pyrobust.ops.linf_step``.
+    """Step along the sign of the gradient within the ball and the box: reference of ``pyrobust.ops.linf_step``.
 
     The signature and formula are those of the op. The ends of the interval allowed for x' are rounded in x's dtype,
     toward x.

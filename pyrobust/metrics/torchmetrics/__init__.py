@@ -1,8 +1,8 @@
 """The scalar metrics as ``torchmetrics.Metric``: updated batch by batch, on any device, reduced over processes.
 
-Needs the extra: ``pip install "pyrobust[torchmetrics]"``. Each metric computes what the function or class of the same
-name in ``pyrobust.metrics`` computes for all batches of all processes at once. States are counts and sums, except for
-``PerturbationQuantile``.
+Needs the extra: ``pip install "pyrobust[torchmetrics]"``. Each metric has the value that the function or class of the
+same name in ``pyrobust.metrics`` has for the examples of all batches and processes together. States are counts and
+sums, except for ``PerturbationQuantile``.
 
 >>> import torch
 >>> from pyrobust.metrics.torchmetrics import RobustAccuracy

@@ -58,7 +58,7 @@ class CountedMetric(Metric):
         return self.successes.double() / self.total.double()
 
     def rate(self, alpha: float = 0.05) -> Rate:
-        """Compute the share with its confidence interval, over all processes; every process must call this.
+        """Compute the share with its confidence interval, over all processes; every process must call this method.
 
         Args:
             alpha: error probability of the interval, in (0, 1).

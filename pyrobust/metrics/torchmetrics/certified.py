@@ -111,7 +111,7 @@ class AverageRadius(MeanMetric):
 
 
 class AverageCertifiedRadius(MeanMetric):
-    """``average_certified_radius`` of all batches, without an interval; see its warning about this measure.
+    """``average_certified_radius`` of all batches, without an interval; see the warning in that function's description.
 
     Args:
         kwargs: keyword arguments of ``torchmetrics.Metric``.

@@ -27,7 +27,7 @@ class CleanAccuracy(CountedMetric):
     """
 
     def update(self, clean: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``clean_accuracy``; also accepts logits."""
+        """Count a batch of predictions or logits; arguments and errors are as for ``clean_accuracy``."""
         rate = clean_accuracy(as_classes(clean), labels)
         self._add(rate.successes, rate.n)
 
@@ -45,7 +45,7 @@ class StandardRisk(CountedMetric):
     higher_is_better = False
 
     def update(self, clean: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``standard_risk``; also accepts logits."""
+        """Count a batch of predictions or logits; arguments and errors are as for ``standard_risk``."""
         rate = standard_risk(as_classes(clean), labels)
         self._add(rate.successes, rate.n)
 
@@ -61,7 +61,7 @@ class RobustAccuracy(CountedMetric):
     """
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``robust_accuracy``; also accepts logits."""
+        """Count a batch of predictions or logits; arguments and errors are as for ``robust_accuracy``."""
         rate = robust_accuracy(as_classes(clean), as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -79,7 +79,7 @@ class RobustRisk(CountedMetric):
     higher_is_better = False
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``robust_risk``; also accepts logits."""
+        """Count a batch of predictions or logits; arguments and errors are as for ``robust_risk``."""
         rate = robust_risk(as_classes(clean), as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -98,7 +98,7 @@ class AttackSuccessRate(CountedMetric):
     higher_is_better = None
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``attack_success_rate``; also accepts logits."""
+        """Count a batch of predictions or logits; arguments and errors are as for ``attack_success_rate``."""
         rate = attack_success_rate(as_classes(clean), as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -117,7 +117,7 @@ class SuccessRateOnCorrect(CountedMetric):
     higher_is_better = None
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``success_rate_on_correct``; also accepts logits."""
+        """Count a batch of predictions or logits; arguments and errors are as for ``success_rate_on_correct``."""
         clean = as_classes(clean)
         robust = robust_accuracy(clean, as_classes(adversarial), labels).successes
         correct = clean_accuracy(clean, labels).successes
@@ -137,7 +137,7 @@ class TargetedSuccessRate(CountedMetric):
     higher_is_better = None
 
     def update(self, adversarial: Tensor, targets: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``targeted_success_rate``; also accepts logits."""
+        """Count a batch of predictions or logits; arguments and errors are as for ``targeted_success_rate``."""
         rate = targeted_success_rate(as_classes(adversarial), targets)
         self._add(rate.successes, rate.n)
 
@@ -159,7 +159,7 @@ class MeanDistance(MeanMetric):
 
 
 class PerturbationQuantile(Metric):
-    """One of ``perturbation_quantiles`` of all batches; the state holds one number per example.
+    """A single quantile of ``perturbation_quantiles``, over all batches; the state holds one number per example.
 
     Args:
         q: share, in [0, 1]; 0.5 is the median.

@@ -1,4 +1,4 @@
-"""Metrics of the survival curve of p_A, whose state is a histogram of votes."""
+"""Metrics of the survival curve of p_A; the state of each metric is a histogram of votes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class HardShare(_SurvivalMetric):
 
 
 class SurvivalQuantile(_SurvivalMetric):
-    """One of ``SurvivalCurve.quantiles`` of all batches.
+    """A single quantile of ``SurvivalCurve.quantiles``, over all batches.
 
     Args:
         n: number of samples per example, in [1, 10**7].
