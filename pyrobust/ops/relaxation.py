@@ -15,7 +15,7 @@ from . import native
 
 
 def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Replace f(z) in rows of coefficients by its linear relaxation; each new row is a lower bound of the old row.
+    """Replace f(z) in rows of coefficients by a linear relaxation that bounds the rows from below.
 
     f(z) = max(z, slope·z): ReLU, or leaky ReLU. For all z in [lower, upper], Σ a·f(z) ≥ Σ coefficients·z + bias, up to
     rounding, by the relaxation of CROWN (Zhang et al., "Efficient neural network robustness certification with general

@@ -1,4 +1,4 @@
-"""Tables and plots of runs, logs, curves and verdicts, with the method, budget, confidence and data of their rates."""
+"""Tables and plots of runs, logs, curves and verdicts; each states its method, budget, confidence and data."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ from pyrobust.runs.run import Run
 
 
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
-    """Epsilons for a table of a curve: its points or, for a step function, round numbers and the confirmed epsilons.
+    """Epsilons for the table of a curve: the curve's points or, for a step function, round and confirmed epsilons.
 
-    The round numbers go up to the distance within which nine tenths of the adversarial examples lie.
+    The round epsilons go up to the distance within which nine tenths of the adversarial examples lie.
 
     Args:
         curve: a curve of any attack.

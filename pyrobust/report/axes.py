@@ -70,7 +70,7 @@ class LineStyles:
 
 
 class Frame:
-    """Axes with a title above, and the captions of the lines below.
+    """Axes with a title above them and, below them, the captions of the lines.
 
     Args:
         title: one line of text.
@@ -105,7 +105,7 @@ class Frame:
         """Write the captions, each beside a sample of its line.
 
         Args:
-            lines: drawn lines, one per caption; further captions have no line.
+            lines: drawn lines, one for each of the first captions; the other captions have no line.
         """
         from matplotlib.lines import Line2D
 
@@ -139,7 +139,7 @@ class Frame:
         return buffer.getvalue()
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the figure to a file in the format of its name, whole or not at all; overwrite an existing file."""
+        """Write the figure atomically to a file, in the format of its ending; an existing file is overwritten."""
         write_atomically(path, self.render(figure_format(path)))
 
 

@@ -65,12 +65,12 @@ def describe_run(run: Run) -> list[str]:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Lines of `describe_run` that limit what the rates stand for: an unfinished run, or chunks without results."""
+    """Lines of `describe_run` that report images without results: an unfinished run, or chunks set aside."""
     return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
 
 
 def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:
-    """Name the machines if there are several, and any chunks set aside without a result; no line for an ordinary run.
+    """Return lines on the machines, if there are several, and on the chunks set aside without a result, if any.
 
     >>> describe_chunks({"cpu": 96, "gpu": 32}, {128: "worker lost: signal 9"})
     ['Machines: 96 images by cpu; 32 images by gpu', 'SET ASIDE: 1 chunk (from image 128: worker lost: signal 9)']

@@ -44,13 +44,14 @@ def comparison_table(
 
     The table has one column per log, ranked by the area under the survival curve of p_A rather than by the average
     certified radius (``pyrobust.metrics.survival.rank_by_survival`` says why); logs without votes come last. The first
-    rows give the parameters that the numbers depend on. Then come area, quantiles and shares of p_A, certified accuracy
-    at each radius, a lower bound of it for exactly these images, and the average certified radius.
+    rows give the parameters that the numbers depend on. Then come the area, quantiles and shares of p_A; the certified
+    accuracy at each radius, with a lower bound on the certified accuracy of exactly these images; and the average
+    certified radius.
 
     Args:
         logs: logs of one norm.
         radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest certified radius, or round
-            numbers where that is below 0.75.
+            numbers if this largest radius is below 0.75.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         delta: probability that the certified accuracy of exactly these images at one radius is below its bound; in
             (0, 1).

@@ -21,15 +21,15 @@ def plot_curve(
 ) -> None:
     """Plot robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
 
-    Straight lines join the points, as in ``RobustnessCurve.area``. The band joins the intervals of the points; each
-    interval holds for its own point. A step function is drawn in steps, with a triangle at each epsilon at which
-    another attack confirmed the function.
+    Straight lines join the points, as in ``RobustnessCurve.area``. The band joins the confidence intervals of the
+    points; the intervals do not hold jointly. A step function is drawn in steps, with a triangle at each epsilon at
+    which another attack confirmed the function.
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
             examples; for a single curve, attack and number of examples are below the plot.
-        path: file whose ending, .png, .pdf or .svg, sets the format; written whole or not at all; an existing file is
-            overwritten.
+        path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
+            existing file is overwritten.
         caption: lines of text below the plot that state what else the rates depend on. For a single curve, these lines
             replace the attack's name and the number of examples.
 

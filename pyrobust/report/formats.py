@@ -29,7 +29,7 @@ _NARROWEST = 12
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number in a table: rounded in text, ``str(quantity)``, and exact in CSV and JSON.
+    """A number in a table: rounded in text (``str(quantity)``), exact in CSV and JSON.
 
     Attributes:
         value: the number; NaN if it is undefined.
@@ -115,7 +115,7 @@ class ReportTable(Tabular):
         notes: lines below the table.
         details: further lines, such as parameters and definitions, for files and notebooks; a terminal shows only their
             number.
-        aside: names of rows, such as hashes, for which a paper has no room: in LaTeX, they are comments.
+        aside: names of rows, such as hashes, for which a paper has no room; LaTeX output has these rows as comments.
 
     Raises:
         InputError: no column, or a row of another length.
@@ -267,7 +267,7 @@ def _frame(columns: int) -> int:
 def format_table(table: ReportTable, form: TableForm) -> str:
     r"""Render a table as text; equal tables give equal texts.
 
-    Names come from users and files: characters that are special in the output format are escaped, and control
+    Names come from users and files, so characters that are special in the output format are escaped, and control
     characters are replaced.
 
     Args:

@@ -108,7 +108,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
 
 
 def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
-    """Return runs that bound robust accuracy: attacks, and verifications at given epsilons, with images."""
+    """Return a list of runs; refuse a run without images or without rates that bound robust accuracy."""
     checked = [runs] if isinstance(runs, Run) else items("runs", runs, "runs")
     for run in checked:
         if not isinstance(run, Run):
@@ -161,7 +161,7 @@ def rates_of(run: Run, alpha: float, epsilons: Sequence[float] = ()) -> dict[tup
 
 
 def by_classifier(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
-    """Group runs by name of the model and hashes of model and data."""
+    """Group runs by the model's name and the hashes of the model and the data."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         header = run.header

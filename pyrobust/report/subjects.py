@@ -95,7 +95,7 @@ def method_of(log: CertificationLog) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a parameter of a log.
+    """Format a parameter of a log as text.
 
     >>> number(100_000), number(0.001), number(None)
     ('100,000', '0.001', 'unknown')
@@ -104,7 +104,7 @@ def number(value: float | None) -> str:
 
 
 def why_no_votes(log: CertificationLog) -> str:
-    """Say why `survival_of` a log is None."""
+    """Say why `survival_of` returns None for a log."""
     if not log.smoothed:
         return "its radii come from bound propagation, without samples"
     if log.sampled_by_votes:

@@ -40,9 +40,9 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
 
     Returns:
         ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's fields and ``interval_alpha``;
-        ``clean_accuracy`` (for certifications and predictions, the accuracy of the smoothed classifier) and the rates
-        of the kind, each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A certification has the
-        distribution of p_A first ("p_a", None for a sequential run) and the average certified radius last. A
+        then ``clean_accuracy`` (for certifications and predictions, the accuracy of the smoothed classifier) and the
+        rates of this kind of run, each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A certification
+        has the distribution of p_A first ("p_a", None for a sequential run) and the average certified radius last. A
         minimum-norm attack has a robust accuracy at each of a few epsilons, and the quartiles of the distance (None for
         infinity).
 

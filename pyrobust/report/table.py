@@ -61,7 +61,8 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
 
     p_A is estimated by the share k/n of an image's noisy samples in the correct class, and is 0 where the smoothed
     prediction is wrong or abstains. Unless the run is sequential, the table has quartiles of p_A, and the share of
-    images above several values of p_A. The average radius comes last, because it does not rank classifiers.
+    images whose p_A reaches each of several values. The average radius comes last, because it is unsuitable for ranking
+    classifiers.
 
     Args:
         run: a run of kind certify, with at least one image.
@@ -139,7 +140,8 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
 def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """Verified accuracy with its interval: at every epsilon of a run, or at radii up to its largest certified radius.
 
-    With epsilons, the table also counts the images that each stage verified or falsified, and the unknown ones.
+    For a run with epsilons, the table also counts the images that each stage verified or falsified, and the images
+    that remain unknown.
 
     Args:
         run: a run of kind verify, with at least one image.
@@ -313,6 +315,6 @@ def share_cell(share: float) -> Quantity:
 
 
 def no_class_rows(run: Run) -> list[Row]:
-    """A row that counts the images without a predicted class, clean or attacked; no row if every image has a class."""
+    """A row that counts the images without a predicted class before or after an attack; no row if all have one."""
     count = int(((run.table["prediction"] < 0) | (run.table.get("adversarial", run.table["prediction"]) < 0)).sum())
     return [(*count_cells("logits NaN or inf, counted wrong", count, run), "")] if count else []

@@ -140,7 +140,7 @@ class _Part:
     columns: tuple[PageColumn, ...]
 
     def at(self, index: _Ints) -> _Part:
-        """This contribution to a subject, restricted to some of its examples."""
+        """The same contribution to a subject, restricted to the examples at these data-set indices."""
         stored = self.table["index"]
         rows = np.flatnonzero(np.isin(stored, index))
         return replace(

@@ -1,7 +1,7 @@
 """Charts as inline SVG: the page draws them without any script, at any width, in the colours of its theme.
 
-Coordinates along an axis are percentages, so that text keeps its size at every width; paths are in a square of 1000
-units, which the page stretches.
+Coordinates along an axis are percentages, so that text keeps its size at every width. Paths are drawn in a square with
+sides of 1000 units, which the page stretches.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Chart:
         marker: position of a vertical line in percent; None for no line.
         lines: lines of the legend and the readout.
         positions: positions of the readout, in the unit of the x axis; empty without a readout.
-        start: number of the position that is read out first.
+        start: index of the position that is read out first.
         begin, end: smallest and largest x.
         style: CSS class of the chart; "" for none.
         table: the same numbers, for readers who do not see the chart; None for bars, which need no table.
@@ -190,7 +190,7 @@ def _path(points: Sequence[tuple[float, float]], begin: float, end: float) -> st
 
 
 def histogram(values: _Floats, limit: int = 30) -> tuple[list[Bar], tuple[Tick, ...], tuple[Tick, ...], float]:
-    """Return bars that count the numbers above 0, the ticks of both axes, and the end of the horizontal axis.
+    """Return the bars of a histogram of positive numbers, the ticks of both axes, and the end of the horizontal axis.
 
     >>> bars, _, _, end = histogram(np.array([0.1, 0.12, 0.9]))
     >>> len(bars), end >= 0.9

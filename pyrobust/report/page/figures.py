@@ -1,4 +1,4 @@
-"""Charts of a subject: curves with bands and the undecided share between them, survival of p_A, and histograms."""
+"""Charts of a subject: accuracy curves with the undecided share between them, survival of p_A, and histograms."""
 
 from __future__ import annotations
 

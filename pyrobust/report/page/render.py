@@ -97,8 +97,8 @@ def document(
     Args:
         title: title of the page.
         subjects: what the template shows of each subject.
-        footer: text that says for what the intervals of the page hold.
-        overlays: charts of several subjects, each with a table of paired tests, if there are any.
+        footer: text that explains the intervals on the page.
+        overlays: charts of several subjects, each with a table of paired tests or None.
         threats: what the template shows of verdicts on threats, instead of subjects.
         live: notice of a run in progress.
 

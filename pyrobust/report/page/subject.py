@@ -65,17 +65,17 @@ class PageSubject:
         model, data: display names; "" if not known.
         data_sha256: hash of the data; "" if not known.
         norm: norm of all radii; "" without radii.
-        index, label, prediction: [N], int64; a prediction of -1 means an abstention or no finite largest logit.
+        index, label, prediction: [N], int64; prediction -1 means an abstention or a largest logit that is not finite.
         counted: [N], bool, whether an example counts as certified at radius 0.
         lower, upper: bounds of the robust radius; None if nothing was certified or attacked, respectively.
         columns: additional columns of the table of examples.
         survival: survival curve of p_A, for a smoothed classifier with votes.
         sources: source files, at least one.
-        crossings: data-set indices where the lower bound is not below the upper one: one of the two bounds is false.
+        crossings: data-set indices where the lower bound is not below the upper one, so one of the two bounds is false.
         adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
         pictures: pictures of the examples; None if there are none, for the reason in ``no_pictures``.
         alpha: probability that one of the intervals misses the true value.
-        asked: radii that the run was asked for, other than the marks of its bounds.
+        asked: radii requested for the run, other than the radii at which its bounds were decided.
         headline: the radius to which the first screen refers; see `with_common_radius`.
         chosen: radii of the tables; empty for the subject's own radii.
     """
@@ -153,7 +153,7 @@ class PageSubject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius; a bound decided at given radii is at most their largest."""
+        """Whether the lower bound could reach a radius: a bound decided at given radii is at most the largest one."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Two tables of a subject: its classes, and its examples, stored by column for the page's script."""
+"""Tables of a subject: its classes and, stored by column for the page's script, its examples."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def class_table(subject: PageSubject) -> Classes | None:
 
 
 def confidence_table(subject: PageSubject) -> Classes | None:
-    """Shares at the headline radius by confidence of the prediction; None unless both bounds and confidences exist."""
+    """Shares at the headline radius by confidence of the prediction; None if a bound or the confidences are missing."""
     column = next((column for column in subject.columns if column.name in ("confidence", "p_A")), None)
     lower, upper, radius = subject.lower, subject.upper, subject.headline
     if column is None or lower is None or upper is None or not radius > 0 or len(subject) < _CONFIDENT:

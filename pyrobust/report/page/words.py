@@ -23,7 +23,7 @@ class KeyNumber:
     """A number on the first screen.
 
     Attributes:
-        title: what the number is.
+        title: name of the quantity.
         value: the number.
         interval: interval of the number, in words; "" if there is none.
         style: CSS class of its colour; "" for none.
