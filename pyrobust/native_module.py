@@ -17,7 +17,7 @@ _NAME = "pyrobust._C"
 
 
 def source_hash(root: Path) -> str | None:
-    """Return the SHA-256 of a folder's version and native sources; None if the folder holds no sources.
+    """Return the SHA-256 of a folder's version and native sources; None if the folder is not a source folder.
 
     >>> source_hash(Path(__file__).parent / "ops") is None
     True

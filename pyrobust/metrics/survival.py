@@ -190,8 +190,8 @@ class SurvivalCurve(Tabular):
             below: limit of p̂_A, in (1/2, 1].
 
         Returns:
-            Positions of the hard examples among the examples from which the curve was made, int64, by increasing p̂_A;
-            tied examples keep their order.
+            Positions of the hard examples among all examples of the curve, int64, by increasing p̂_A; tied examples keep
+            their order.
 
         Raises:
             InputError: ``below`` is out of range.
@@ -308,9 +308,9 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """Rank classifiers by the area under their survival curves, largest first.
 
     The average certified radius is unsuitable for ranking. With ten balanced classes, a constant classifier is correct
-    on one example in ten, always with all votes, so these examples have the radius ``sigma·Φ⁻¹(alpha^(1/n))``. Its
-    average certified radius therefore grows with sigma without bound, while its area is 1/10 (Sun, Mao, Müller and
-    Vechev, 2025).
+    on one example in ten, always with all votes, so these examples have the radius ``sigma·Φ⁻¹(alpha^(1/n))``. The
+    average certified radius of this classifier therefore grows with sigma without bound, while its area is 1/10 (Sun,
+    Mao, Müller and Vechev, 2025).
 
     Args:
         curves: at least one.

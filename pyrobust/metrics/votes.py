@@ -2,8 +2,8 @@
 
 A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n, alpha))``, where k of n noisy copies voted
 for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen,
-Rosenfeld and Kolter, 2019). R increases with k, so an exact radius determines the votes; a printed radius,
-which is rounded, determines a range of votes.
+Rosenfeld and Kolter, 2019). R increases with k, so an exact radius determines the votes; a printed radius, which is
+rounded, determines a range of votes.
 
 The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs. The radii are not rounded
 down: for certificates, use ``pyrobust.smoothing.certified_radius``.
