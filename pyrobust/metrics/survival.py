@@ -109,7 +109,7 @@ class SurvivalCurve(Tabular):
 
     @property
     def share_below_half(self) -> float:
-        """Share of all examples with p̂_A < 1/2, wrong predictions included; no sample size would certify these."""
+        """Share of all examples with p̂_A < 1/2, wrong predictions included; no sample size certifies these examples."""
         return float((self.p_a < 0.5).mean())
 
     def area_estimate(self, alpha: float = 0.05, *, resamples: int = 2000, seed: int = 0) -> Estimate:
@@ -169,7 +169,7 @@ class SurvivalCurve(Tabular):
             q: shares in [0, 1].
 
         Returns:
-            For each share, the smallest p with at least this share of examples at or below it.
+            For each share, the smallest p̂_A such that at least this share of the examples is at or below it.
 
         Raises:
             InputError: a share out of range.
@@ -184,7 +184,7 @@ class SurvivalCurve(Tabular):
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
 
         Hard examples decide what a better defence can win or lose, although easy examples make up most of an average
-        radius. Examples with p̂_A < 1/2 are lost, not hard: ``share_below_half`` counts them.
+        radius. Examples with p̂_A < 1/2 do not count as hard; ``share_below_half`` counts them.
 
         Args:
             below: limit of p̂_A, in (1/2, 1].

@@ -17,7 +17,7 @@ from .transforms import refuse_tangents
 def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """Copy the chosen examples into another batch, in place and without host synchronisation.
 
-    ``target[b] = source[b]`` where ``chosen[b]``. No gradient.
+    ``target[b] = source[b]`` where ``chosen[b]``. The op has no gradient.
 
     Args:
         chosen: [B], bool.
@@ -68,7 +68,7 @@ def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
         x: same shape and dtype as x_adv.
 
     Returns:
-        int64 [B]. No gradient.
+        int64 [B]. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices.

@@ -43,7 +43,7 @@ def hyperplane_step(
         upper: upper end of the box in every coordinate.
 
     Returns:
-        The steps d, in x's shape and dtype. No gradient.
+        The steps d, in x's shape and dtype. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or another norm.

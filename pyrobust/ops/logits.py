@@ -64,7 +64,7 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
         loss: one of the names above.
 
     Returns:
-        value [B], slope [B, K] and size [B]; the derivative is size·slope. No gradient.
+        value [B], slope [B, K] and size [B]; the derivative is size·slope. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, too few classes, an unknown loss, or (CPU) a y or target that is not a

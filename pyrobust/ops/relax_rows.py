@@ -24,7 +24,7 @@ def relax_rows(
 
     If each f_k lies between its two lines, Σ_k a[r, k]·f_k(z_k) ≥ Σ_k a′[r, k]·z_k + c[r], where a′ is written to ``a``
     and c is returned. A negative coefficient takes the upper line, any other the lower one (Zhang et al., 2018). Each
-    product is rounded once; sums are in float64, in any order. No gradient.
+    product is rounded once; sums are in float64, in any order. The op has no gradient.
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.
@@ -61,7 +61,7 @@ def relax_rows(
 def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Concretize each row over the box of its image: return the minimum Σ a·low (a ≥ 0) + Σ a·high (a < 0).
 
-    Each product is rounded once; sums are in float64, in any order. No gradient.
+    Each product is rounded once; sums are in float64, in any order. The op has no gradient.
 
     Args:
         a: [R, n], float32 or float64.

@@ -69,7 +69,7 @@ def sample_noise(
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        [N, ...] with N the sum of the counts; ``out`` if given. No gradient.
+        [N, ...] with N the sum of the counts; ``out`` if given. The op has no gradient.
 
     Raises:
         InputError: a value out of range, mismatched shapes, or an x that requires a gradient.

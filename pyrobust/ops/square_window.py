@@ -51,7 +51,7 @@ def square_window(
 
     Returns:
         In l2, the proposed images, which lie in the box and, up to rounding, in the ball; in l1, the proposed changes
-        to x, which are still to be projected. Same shape, dtype and memory format as x. No gradient.
+        to x, which are still to be projected. Same shape, dtype and memory format as x. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, windows larger than the image, or a negative radius.

@@ -39,7 +39,7 @@ def linf_step(
         upper: largest value of the result, a binary64 number.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
@@ -92,7 +92,7 @@ def linf_momentum_step(
         share: weight of the step, 0 to 1; the momentum has the weight 1 - share.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient, x and before are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient, x and before are. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
@@ -152,7 +152,7 @@ def l1_step(
         upper: largest value of an input.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or (CPU) a value out of range.
@@ -198,7 +198,7 @@ def l1_step_in_ball(
         upper: largest value of the result, a binary64 number.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. No gradient.
+        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box

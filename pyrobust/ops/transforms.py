@@ -78,10 +78,11 @@ def differentiable(
 
     Args:
         name: name of the raw op.
-        save: (ctx, inputs, output): keeps what the derivatives need.
-        backward: (ctx, grad): a gradient for each argument.
-        jvp: (ctx, *tangents): the tangent of the output; a tangent is None for an argument without one.
-        vmap: (call, batch size, in_dims, *args): the output for a batch of arguments, and its batch dimension.
+        save: called with (ctx, inputs, output); keeps the values that the derivatives need.
+        backward: called with (ctx, grad); returns a gradient for each argument.
+        jvp: called with (ctx, *tangents); returns the tangent of the output. None stands for a missing tangent.
+        vmap: called with (call, batch size, in_dims, *args); returns the output for a batch of arguments, and the
+            output's batch dimension.
     """
     raw: Callable[..., Tensor] = getattr(torch.ops.pyrobust, name).default
     torch.library.register_autograd(f"pyrobust::{name}", backward, setup_context=save)

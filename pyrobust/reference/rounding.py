@@ -49,7 +49,7 @@ def sqrt(x: Tensor) -> Tensor:
 
     The root is computed in float64 and then rounded to float32: no float32 number has a square root so near the
     midpoint of two float32 numbers that this second rounding could go wrong (Figueroa, "When is double rounding
-    innocuous?", 1995). This holds for every library that computes the float64 root.
+    innocuous?", 1995). The result is therefore the same with every library that computes the float64 root.
     """
     return torch.sqrt(x.double()).float()
 

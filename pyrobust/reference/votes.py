@@ -9,7 +9,7 @@ from torch import Tensor
 def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     """Add each row's arg-max to its image's histogram, in place: reference of ``pyrobust.ops.count_votes``.
 
-    Ties go to the lowest index. A row that has NaN or +inf, or only -inf, has no winner and counts in column K.
+    Ties go to the lowest index. A row that has NaN or +inf, or only -inf, has no winner and is counted in column K.
 
     Args:
         logits: [N, K], float.
