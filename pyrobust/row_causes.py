@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Rows(NamedTuple):
-    """Some rows of a batch: the batch [N, ...] and their positions, int64 [m]."""
+    """Some rows of a batch: the whole batch [N, ...] and the positions of these rows in it, int64 [m]."""
 
     batch: Tensor
     positions: Tensor
@@ -24,7 +24,7 @@ def find_cause(
     second: Rows,
     same: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> str:
-    """Name the first innermost module, in the order of the forward pass, whose outputs for equal rows differ.
+    """Name the first module, in the order in which calls complete, that gives different outputs for equal rows.
 
     Args:
         model: module or callable.

@@ -488,7 +488,7 @@ class RowProbe:
 
 
 def submodules(module: nn.Module) -> list[nn.Module]:
-    """Return a module and its submodules, each once and after a parent, with a tenth of the calls of ``modules()``.
+    """Return a module and its submodules, each once and after a parent, with a tenth of ``modules()``'s function calls.
 
     >>> [type(part).__name__ for part in submodules(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
     ['Sequential', 'Linear', 'ReLU']
@@ -504,7 +504,7 @@ def submodules(module: nn.Module) -> list[nn.Module]:
 
 
 def tensor_versions(module: nn.Module) -> Versions:
-    """Where a module's parameters and buffers are, and how often each was changed in place.
+    """Memory addresses of a module's parameters and buffers, and how often each was changed in place.
 
     >>> layer = nn.Linear(2, 2)
     >>> before = tensor_versions(layer)

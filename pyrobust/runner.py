@@ -143,7 +143,8 @@ class Runner:
     def unit(self) -> float:
         """Rounding unit of the coarsest arithmetic observed in the model, or of the model's dtype if none was observed.
 
-        This is the arithmetic that ran: float32 if a callable casts its float64 input, TF32 if a GPU uses it.
+        For example, it is the unit of float32 if a callable casts its float64 input to float32, and that of TF32 if a
+        GPU uses TF32.
         """
         return self._unit or torch.finfo(self.dtype).eps
 
@@ -163,7 +164,7 @@ class Runner:
             self.model.to(self._device)
 
     def follow(self, x: Tensor) -> None:
-        """Give a callable of unknown dtype float64 batches if its images x are float64, else float32 batches."""
+        """Set the batches' dtype for a callable of unknown dtype: float64 if the images x are float64, else float32."""
         if self._follows:
             self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
 
@@ -174,11 +175,11 @@ class Runner:
 
     @property
     def list_dtype(self) -> torch.dtype | None:
-        """Dtype of numbers in lists: ``input_dtype``, or None (torch's default) with a callable of unknown dtype."""
+        """Dtype of examples given as lists: ``input_dtype``; None (torch's default) for a callable of unknown dtype."""
         return None if self._follows else self.input_dtype
 
     def casts(self, x: Tensor) -> bool:
-        """Whether examples are float64 but the model is not; a callable of unknown dtype takes float64 examples."""
+        """Whether examples x are cast: they are float64 but the model is not, and the model's dtype is known."""
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
@@ -197,7 +198,9 @@ class Runner:
         return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
-        """Size of equal batches for ``total`` rows, at most the batch size and, on a CPU, at most what the heap holds.
+        """Size of equal batches for ``total`` rows, at most the batch size.
+
+        On a CPU, the batches are also small enough for their largest activation to stay on the heap, if one row's does.
 
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
@@ -223,8 +226,8 @@ class Runner:
         """Enter evaluation mode without gradients, under autocast if set; restore every submodule's mode on exit.
 
         Args:
-            gradients: leave a caller's inference mode, for the gradient of the input.
-            pinned: use only kernels that repeat their bits (``pyrobust.machine.repeatable_kernels``).
+            gradients: whether to leave a caller's inference mode, so that the input can have a gradient.
+            pinned: whether to use only kernels that repeat their bits (``pyrobust.machine.repeatable_kernels``).
         """
         if self.device.type == "cpu":
             keep_heap()
@@ -248,7 +251,7 @@ class Runner:
                 self._gradients, self._session = before, outer
 
     def batch(self, x: Tensor) -> Tensor:
-        """Examples [N, ...] on the runner's device, images in its memory format; their dtype is kept.
+        """Move examples [N, ...] to the runner's device, and images to its memory format; the dtype is kept.
 
         >>> Runner(lambda x: x).batch(torch.zeros(2, 3)).shape
         torch.Size([2, 3])
@@ -259,8 +262,8 @@ class Runner:
     def logits(self, batch: Tensor, *, watch: bool = False) -> Tensor:
         """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
 
-        A model that writes to its input, for example by in-place normalization, gets copies. With ``watch``, the first
-        batch with several rows in a session sets ``unit``.
+        A model that writes to its input, for example by in-place normalization, gets copies. With ``watch``, ``unit``
+        is set from a session's first batch of several rows.
         """
         if watch and self._unit is None and len(batch) > 1:
             with watched(batch) as arithmetic:
@@ -308,7 +311,8 @@ class Runner:
     def probe_rows(self, x: Tensor) -> None:
         """Probe the model on a chunk of examples [N, ...], in a batch of this runner's size.
 
-        For sweeps whose own batches are not probed, such as attacks; errors as for ``RowProbe.check``.
+        Sweeps whose own batches are not probed, such as attacks, need this call. Its errors are those of
+        ``RowProbe.check``.
         """
         rows = min(len(x), self.batch_size(tuple(x.shape[1:]), gradients=True))
         batch = self.batch(x[:rows].detach()).to(self.dtype, copy=True)
@@ -338,7 +342,7 @@ class Runner:
             gradients: as in ``batch_size``.
             pinned: whether the model sees batches of one size only; the step pads smaller ones. The pinned size is
                 halved only if it was found rather than given, and only before the first batch has run.
-            one_example: whether all rows belong to one example; the batches divide the rows evenly, see ``even_rows``.
+            one_example: whether all rows belong to one example; if so, they are divided evenly, see ``even_rows``.
 
         Raises:
             ModelError: one input, or a pinned batch, does not fit in memory, or the model has tensors on another
@@ -462,7 +466,7 @@ def enter_evaluation_mode(model: object) -> None:
 
 
 def modules_with_a_mode(model: object) -> list[nn.Module]:
-    """Return a module and its submodules but those of ``torch.jit.freeze``, which have no mode; nothing of a callable.
+    """Return a module and its submodules, except those without a mode (``torch.jit.freeze``); [] for a callable.
 
     >>> len(modules_with_a_mode(nn.Sequential(nn.ReLU()))), modules_with_a_mode(torch.relu)
     (2, [])
@@ -480,8 +484,8 @@ def _evaluate(model: nn.Module) -> None:
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
     """Restore the mode of every submodule on exit, by a call of its ``train``; do nothing to a callable.
 
-    Some layers merge their weights in evaluation mode; a call of ``train`` separates the weights again. ``evaluation``
-    enters evaluation mode.
+    Some layers merge their weights in evaluation mode; a call of ``train`` separates the weights again. With
+    ``evaluation``, the module is first put into evaluation mode.
     """
     modules = modules_with_a_mode(model)
     modes = [module.training for module in modules]
@@ -516,7 +520,7 @@ def evaluation_mode(model: object) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def reporting(progress: bool | Progress, total: int, what: str = "samples") -> Iterator[Callable[[int], None]]:
-    """Report progress as ``progress=`` asks: not at all, as a bar, or to a function of (done, total).
+    """Report progress in the way that ``progress=`` selects: not at all, by a bar, or to a function of (done, total).
 
     The bar, labelled with the unit of its count, is on standard error or below a notebook's cell.
 

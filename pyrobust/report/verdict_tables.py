@@ -1,4 +1,4 @@
-"""Tables of verdicts on threats: success rates by group, and comparisons of judges with labels, judges and models."""
+"""Tables of verdicts on threats: success rates, accuracy and agreement of judges, comparisons of models or attacks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def threat_tables(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> dict[str, ReportTable]:
-    """Make all tables that the verdicts allow, by name.
+    """Return all tables that can be made from the verdicts, by name.
 
     Args:
         verdicts: verdicts of one judge or several.
@@ -55,7 +55,7 @@ def threat_tables(
 
     Returns:
         "threats" always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
-        answers; "models" if several models have the same behaviours; "attacks" if several attacks do.
+        answers; "models" if several models share a behaviour; "attacks" if several attacks share a model and behaviour.
 
     Raises:
         InputError: an unknown column or judge, or a value out of range.
@@ -113,7 +113,7 @@ def threat_table(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> ReportTable:
-    """Success rates by group: counts, the rate with its interval, and its range over all possible missing verdicts.
+    """Success rates by group: counts, the rate with its interval, and its range over all outcomes of missing verdicts.
 
     A column for success within k attempts, with k fixed in advance, follows if each prompt has at least k attempts.
     Columns for the queries to success follow if the log has numbers of queries.
@@ -348,7 +348,7 @@ def _comparison_table(verdicts: ThreatVerdicts, side: Side, alpha: float) -> Rep
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
-    """Notes on the rates of a table: definition, sample of the intervals, confidence and correction."""
+    """Notes on the rates of a table: their definition, and the sample, confidence and correction of the intervals."""
     methods = {rate.method for rate in rates}
     made = {
         "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",
