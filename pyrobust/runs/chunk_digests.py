@@ -70,7 +70,7 @@ class ChunkDigests:
         """Read all rows and compare all digests except those of examples.
 
         Raises:
-            FileFormatError: something differs.
+            FileFormatError: a digest differs.
         """
         with reading(path), one_moment(self._connection):
             stored = self._stored(path)
@@ -88,7 +88,7 @@ class ChunkDigests:
         """Compare the digests of the examples of every chunk that holds one of the given images.
 
         Raises:
-            FileFormatError: something differs.
+            FileFormatError: a digest differs.
         """
         if not indices:
             return

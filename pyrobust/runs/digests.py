@@ -1,8 +1,8 @@
 """SHA-256 digests of the contents of a run file: one of its header, and one of each chunk.
 
 Digests are renewed in the transaction that changes the data they cover, and compared whenever the file is read, so that
-a flipped bit, a lost page or an outdated page is noticed even where SQLite reads the file without an error. They guard
-against damage only: someone who changes a file on purpose can recompute them.
+a flipped bit, a lost page or an outdated page is noticed even where SQLite reads the file without an error. Digests
+guard against damage only: someone who changes a file on purpose can recompute its digests.
 
 Values are hashed as SQLite returns them. A row begins with one byte for the type of each column. Then come 64 bits for
 each column, little-endian: an integer in two's complement, the bits of a float, or the length of a text or blob. A
@@ -104,7 +104,7 @@ def add_seal(connection: sqlite3.Connection) -> None:
 
 
 def renew_header(connection: sqlite3.Connection) -> None:
-    """Store the digest of the header, in the transaction that has changed it."""
+    """Store the digest of the header, in the transaction that has changed the header."""
     connection.execute("UPDATE seal SET header = ?", (header_digest(connection),))
 
 

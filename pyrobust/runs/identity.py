@@ -24,7 +24,7 @@ class Identity:
 
     Attributes:
         code: hashes of the code (`pyrobust.zoo.code_hash`): first the hash at the start of the run, then one for each
-            change that was allowed. Empty without source files.
+            change that was allowed. Empty if there are no source files.
         machine: hardware, number of threads and torch version; equal machines are expected to give equal bits.
         bits: SHA-256 of the logits on the probe inputs; "" where kernels are not bitwise reproducible.
         logits: the first logits of each probe input, finite numbers or None; empty if the model does not reproduce its

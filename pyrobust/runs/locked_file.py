@@ -28,11 +28,11 @@ _Self = TypeVar("_Self", bound="LockedFile")
 
 
 class LockedFile(ABC):
-    """Keep a new or existing run file, or one in memory if the path is None, open for writing until ``close``.
+    """Hold a run file open for writing until ``close``: a new or existing file, or one in memory if the path is None.
 
     SQLite's write lock is held from opening to closing, so that a second writer is refused; readers see what is
-    committed. A new file appears with everything that ``_start`` writes or not at all, and is removed again if an
-    exception occurs while the file holds no results.
+    committed. ``_start`` writes a new file's tables in one transaction. If an exception occurs while a new file holds
+    no results, the file is removed.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -88,7 +88,7 @@ class LockedFile(ABC):
             self.close()
 
     def close(self) -> None:
-        """Leave one plain file that can be read from read-only media; a run in memory stays open."""
+        """Close the file and leave one plain file that can be read from read-only media; a run in memory stays open."""
         self._roll_back()
         if self.path is None:
             return

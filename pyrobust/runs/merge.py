@@ -87,7 +87,7 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     Raises:
         InputError: no path; or files that are not exactly the shards of one sweep: a missing shard, a shard given
             twice, or different parameters (batch size, chunk and device may differ; on a grid, only chunk may differ,
-            and torch must agree). The message names every such fault.
+            and the torch versions must agree). The message names every such fault.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])

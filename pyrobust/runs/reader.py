@@ -2,7 +2,7 @@
 
 A run is written in chunks of images, one transaction each, so that a crash or a kill leaves whole chunks. While it is
 written, its file is in WAL mode, and other processes can read what is committed. The writer holds SQLite's write lock
-from opening to closing, so that a second writer is refused. A closed run is one plain file without companions.
+from opening to closing, so that a second writer is refused. A closed run is one plain file without companion files.
 
 Files are untrusted: nothing in them is executed or unpickled, and their schema must match the schema written here,
 character for character.
@@ -118,7 +118,7 @@ class Header:
 
         Display names are not compared. torch versions are compared only for runs on a grid: there, a torch version with
         other kernels defines another classifier, and the samples of one image must come from one classifier. ``ignore``
-        names parameters that may differ, or "torch".
+        holds the names of parameters that may differ; "torch" stands for the torch version.
         """
         if self.kind != other.kind:
             return [describe_difference("kind", self.kind, other.kind, wording)]

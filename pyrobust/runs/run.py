@@ -128,9 +128,10 @@ class Run(Tabular):
         ``seconds`` float64.
 
         Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications also have
-        ``samples`` (for selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies
-        nothing; ``rival_upper``, the upper limit of the strongest other class with two_class, and 1 without; and
-        ``undecided``, a digit for each of ``parameters["radii"]``, 1 where n samples left the radius undecided.
+        ``samples``, the number of samples of selection and sequence together; ``p_upper``, an upper limit of p_A that
+        holds with probability 0.9 and certifies nothing; ``rival_upper``, with ``two_class`` the upper limit for the
+        strongest other class, otherwise 1; and ``undecided``, text with one digit for each of ``parameters["radii"]``,
+        1 where n samples left the radius undecided.
 
         Predictions: ``p_value``, float64.
 
@@ -150,9 +151,9 @@ class Run(Tabular):
         the nearest adversarial example found, inf where none was found; ``upper_by``, the attack that found this
         example; and ``adversarial``, the prediction at x_adv. Both bounds are 0 where the image is misclassified. A
         sandwich of a base classifier also has ``lower_by``, the method; ``confidence``, the softmax probability of the
-        prediction; and ``margin``, the margin at x_adv under the semantics of ``lower``, rounded up (NaN unless the
-        bounds cross). A sandwich of a smoothed classifier has ``p_lower``, and ``p_value`` of the test at x_adv, 1
-        where nothing was tested.
+        prediction; and ``margin``, the margin at x_adv, rounded up, in the arithmetic for which ``lower`` holds (NaN
+        unless ``lower`` is positive and at least ``upper``). A sandwich of a smoothed classifier also has ``p_lower``,
+        and ``p_value``, the p-value of the test at x_adv (1 where nothing was tested).
         """
         return join_blocks(list(self.blocks()))
 

@@ -31,11 +31,11 @@ def check_sequences(run: Run) -> Contradictions:
     """Yield kind, rows and description of each contradiction among a sequential run's votes, limits and results.
 
     The radius, the prediction and the undecided radii must follow from the stored limits, and the limits from the
-    votes. Only the votes at an image's last look are stored. No limit is worse than the limit that these votes give,
-    nor better than the limit from the votes at the most favourable earlier look: samples are exchangeable, so given A
+    votes. Only the votes at an image's last look are stored. A limit must not be worse than the limit that these votes
+    give, nor better than the best limit that credible votes at any look give. Samples are exchangeable, so given A
     votes in N samples, the share of votes in the first m samples exceeds a > A/N with probability at most
     exp(-m·D(a, A/N)), where D is the Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement).
-    Events with a probability below 10⁻¹² are ruled out.
+    Votes at an earlier look are not credible if this probability is below 10⁻¹².
     """
     parameters, table = run.parameters, run.table
     rule_names = cast("Sequential", run.header.type).rule
@@ -53,7 +53,7 @@ def check_sequences(run: Run) -> Contradictions:
     stored = np.stack([table["p_lower"], table["p_upper"], np.zeros(len(top)), table["rival_upper"]], axis=1)
 
     def lowered(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Limits as they are stored, with the grid's total variation distance included."""
+        """Limits as they are stored, that is, corrected for the grid's total variation distance."""
         return np.stack([lower_by(limits[:, 0], delta), limits[:, 1], limits[:, 2], raise_by(limits[:, 3], delta)], 1)
 
     last, best = lowered(last), lowered(best)

@@ -72,7 +72,7 @@ class Survey:
         return [shard.number for shard in self.parts if shard.state == "running"]
 
     def missing(self, *, running: bool = False) -> list[int]:
-        """Numbers of the shards, or chunks of an undivided run, to compute; ``running`` adds those being written."""
+        """Numbers of the shards (or chunks of an undivided run) to compute; ``running`` adds those being written."""
         if self.shards is None:
             return list(self.chunks)
         states = {"unfinished", "missing"} | ({"running"} if running else set())

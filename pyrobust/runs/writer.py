@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class RunWriter(LockedFile):
     """Start or resume a run in a file, or start one in memory if the path is None, and append results.
 
-    The header must agree with the header of an existing run. A new file appears with its header or not at all. With
+    The header must agree with the header of an existing run. A new file's header is written in one transaction. With
     ``allow_changed_code`` the code of the model may differ; the run records the change.
 
     >>> from pyrobust.evaluation import predict_dataset
@@ -71,7 +71,7 @@ class RunWriter(LockedFile):
             pending: columns of unfinished images, in the order in which sampling resumes. Finished images are removed
                 from the table of unfinished images.
             machines: maps each chunk's first image to the machine that computed the chunk (`Identity.machine`).
-                Default: the machine of the given identity.
+                Default: the machine of the identity in the header.
 
         Raises:
             InputError: unknown columns, values that cannot be stored, or images that are not a chunk of this run.

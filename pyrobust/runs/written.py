@@ -19,11 +19,11 @@ _PAUSE_S: Final = 0.1
 def is_written(path: Path) -> bool:
     """Whether a process of this or another machine that shares the folder holds SQLite's write lock on a run.
 
-    The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so that the companion
-    need not be opened. Locks of other machines are queried from the file system or its network server. This query opens
-    and closes the companion file, which would release this process's own locks on the file, so the query is omitted if
-    this process has the file open. Without a list of locks, an existing companion counts as a lock, although a killed
-    writer leaves one too.
+    The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so the companion need
+    not be opened for them. Locks of other machines are queried from the file system or its network server. This query
+    opens and closes the companion file, which would release this process's own locks on the file, so the query is
+    omitted if this process has the file open. Without a list of locks, an existing companion counts as a lock, although
+    a killed writer leaves one too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

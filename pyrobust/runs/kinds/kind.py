@@ -42,8 +42,8 @@ class Parameter:
     Attributes:
         valid: function that tests an untrusted value.
         group: name of a group of parameters, of which a run has all or none; "" if every run has the parameter.
-        execution: when shards of one sweep may differ in the parameter, since results do not depend on it: "always", or
-            "off grid" if a grid guarantee covers it as part of the classifier.
+        execution: "always" if shards of one sweep may differ in the parameter, since results do not depend on it;
+            "off grid" if shards may differ unless a grid guarantee covers the parameter; "" if they may not differ.
         option: the parameter's command-line option; None if it has none.
     """
 
@@ -64,8 +64,8 @@ class NamedRate:
     Attributes:
         name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
         rate: the share of the images, with its interval.
-        at: the setting to which the rate refers, such as {"sigma": 0.25}. In JSON, rates of the same name that have an
-            ``at`` form one list.
+        at: the setting to which the rate refers, such as {"sigma": 0.25}. In JSON, all rates with a setting and the
+            same name are in one list.
     """
 
     name: str
@@ -90,9 +90,9 @@ class Bound:
         radius: [N], float64. A lower bound is 0 where nothing is certified. An upper bound is the distance of the
             nearest adversarial example found, 0 where the image is misclassified, inf where no example was found.
         method: the method or attack, for tables and captions.
-        by: [N], the method or attack that gave each bound, "" where there is none; None if one gave all bounds.
+        by: [N], the method or attack that gave each bound, "" where no bound was found; None if ``method`` gave all.
         limit: largest radius that was examined; an attack at one epsilon says nothing beyond that epsilon.
-        marks: radii at which the bound was decided, if there are only a few.
+        marks: the given radii at which robustness was decided; empty if the bound may take any value.
     """
 
     radius: Array
@@ -112,8 +112,8 @@ class Kind:
         name: the kind, as a header states it; several layouts may share one name.
         layout: the name of the class in ``KINDS``.
         parameters, columns: all declared parameters and columns, by name.
-        options: command-line options by name: those of parameters, and separately declared ones for values that the run
-            stores in another form.
+        options: command-line options by name: the options of parameters, and options declared separately, whose values
+            the run stores in another form.
         pending: columns of images that are begun but not finished; empty if images have no intermediate state.
         log: columns of the text log.
         statuses: values of the column ``status``.
@@ -236,7 +236,7 @@ class Kind:
         yield from ()
 
     def counted(self, radius: Array) -> Array:
-        """Whether a correctly classified image counts as certified with each radius, bool [N]."""
+        """Whether each radius makes an image count as certified if the image is classified correctly, bool [N]."""
         return np.ones(len(radius), dtype=bool)
 
     def reference(self, parameters: Parameters) -> float:
@@ -299,7 +299,7 @@ class Kind:
         raise NotImplementedError
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
-        """Return the arithmetic for which a network's bounds hold, whether they are sound, and their clip range."""
+        """Return a network's arithmetic, whether its bounds are sound for this arithmetic, and the clip range."""
         raise NotImplementedError
 
     def lower_bound(self, run: Run) -> Bound | None:

@@ -102,7 +102,8 @@ class Sandwiched(Kind):
 class Sandwich(Sandwiched, Proving, layout="sandwich"):
     """A sandwich of a network: bounds of its distance to misclassification from both sides.
 
-    ``margin`` is the margin at x_adv under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
+    ``margin`` is the margin at x_adv, rounded up, in the arithmetic for which ``lower`` holds. It is NaN (NULL) unless
+    ``lower`` is positive and at least ``upper``.
     """
 
     norm = Proving.norm.offered(
