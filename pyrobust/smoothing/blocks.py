@@ -30,14 +30,14 @@ class SampleBlocks:
 
     Args:
         draw: draws the samples.
-        runs: runs of at least one sample each.
-        stages: stage of the noise contract of each run.
-        keys: Philox key of each run; empty for the seed.
+        runs: runs of consecutive samples of one image, at least one sample each (``SampleRun``).
+        stages: for each run, its stage in the noise contract.
+        keys: Philox key of each run; empty if the seed is the key of all runs.
         rows: for each run, its row in ``counts``.
         counts: [R, K + 1], int64; updated in place.
         like: an empty tensor [0, ...] with the dtype and device of a batch.
         memory_format: memory format of a batch.
-        tails: whether samples can be tails, which vote for no class.
+        tails: whether the noise of a sample can lie in the tails; such a sample votes for no class.
 
     >>> counts = torch.zeros(1, 3, dtype=torch.int64)
     >>> def draw(out, tail, stage, pieces, keys):

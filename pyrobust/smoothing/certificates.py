@@ -51,8 +51,8 @@ class _Results(Tabular):
         """Number of examples that share their noise with an earlier example of the call.
 
         If noise is keyed by values, each of these examples equals an earlier example and repeats that example's result.
-        A rate over the call then has fewer distinct examples than rows, which the rate's confidence interval does not
-        account for.
+        A rate over the call then rests on fewer distinct examples than rows; the rate's confidence interval does not
+        account for this.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -81,8 +81,8 @@ class Certificates(_Results):
     ball that lie on the grid.
 
     Attributes:
-        indices: [B], int64; image index of each example in the noise contract if indices were given, else its
-            position in the call.
+        indices: [B], int64; for each example, the image index from which its noise was derived if indices were given,
+            else its position in the call.
         prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains if the example was given
             up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
@@ -95,11 +95,11 @@ class Certificates(_Results):
         samples: [B], int64; samples drawn for each example, including those of the selection.
         undecided: [B, R], bool; whether the r-th of ``radii`` was neither certified nor given up within n samples. All
             False for "fixed".
-        sigma, noise, norm, n0, n, alpha, seed: as passed; n is the largest number of samples for "sequential".
+        sigma, noise, norm, n0, n, alpha, seed: as passed; for "sequential", n is the largest number of samples.
         guarantee: "grid": the noise is rounded to a grid, and the certificate holds for every image on the grid despite
             floating-point rounding; the base classifier is the model as it ran, with its dtype and batch size. "real":
             the proof idealises the noise as real-valued, which is the usual practice.
-        method: "fixed": n samples for every example; "sequential": samples until every radius is decided.
+        method: "fixed" for n samples for every example; "sequential" for sampling until every radius is decided.
         hybrid: share of alpha that "sequential" reserves for a Clopper-Pearson bound at n samples.
         rival_upper: [B], float64; upper confidence bound on the probability of every other class, with ``two_class``;
             ``radius`` may depend on it. None otherwise.
@@ -158,8 +158,8 @@ class Predictions(_Results):
     """Predictions of the smoothed classifier for B examples, each wrong with probability at most alpha.
 
     Attributes:
-        indices: [B], int64; image index of each example in the noise contract if indices were given, else its
-            position in the call.
+        indices: [B], int64; for each example, the image index from which its noise was derived if indices were given,
+            else its position in the call.
         prediction: [B], int64; the class, or ``ABSTAIN``.
         p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely.
         counts: [B, K + 1], int64; votes, with column K as in `Certificates`.

@@ -25,9 +25,9 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 
 
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Lower a bound for the drawn noise so that it holds for exact noise at total variation distance at most delta.
+    """Reduce a lower bound so that it holds for exact noise, not only for the drawn noise.
 
-    Computes ``max(0, p_lower - delta)``, rounded down.
+    Computes ``max(0, p_lower - delta)``, rounded down; delta bounds the total variation distance of the drawn noise.
 
     >>> lower_by([0.0, 0.75], 0.25), lower_by([0.75], 0.0)
     (array([0. , 0.5]), array([0.75]))

@@ -1,4 +1,4 @@
-"""Sequential sampling of many images in shared full batches: the next image to sample, and the decided images."""
+"""Sequential sampling of many images in shared full batches, in which new images replace decided ones."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Round:
 class SequencePacker:
     """Sample images until each is decided; active images share full batches, and new images replace decided ones.
 
-    The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
-    of images or on the other active images. All batches are full, except the last batch of a selection and the batches
-    at the end, when the remaining samples do not fill a batch. On a grid, the model runs on whole batches even at the
-    end. The spare rows of these batches hold samples beyond the next look; such samples are dropped if the image is
-    decided at that look. The batches depend only on the images and the batch size, even if sampling is stopped after
-    any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
+    The time at which an image is decided depends only on its own votes, so its result does not depend on the batch
+    size, on the order of images or on the other active images. All batches are full, except the last batch of a
+    selection and the batches at the end, when the remaining samples do not fill a batch. On a grid, the model runs on
+    whole batches even at the end. The spare rows of these batches hold samples beyond the next look; such samples are
+    dropped if the image is decided at that look. The batches depend only on the images and the batch size, even if
+    sampling is stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])

@@ -40,9 +40,10 @@ class PlannedMethod:
         samples_alone: for each radius, expected number of samples per image if only this radius had to be decided.
         certified: for each radius, share of images certified, whether correctly or not.
         undecided: for each radius, share of images neither certified nor given up before n_max.
-        error: for each radius, upper bound on the exact probability that an image just short of it is certified.
-        simulated: [R, N], float64, samples of R simulated images for each of the N probabilities, for
-            ``pyrobust.metrics.sweep_time``; [1, 1] for "fixed".
+        error: for each radius, upper bound on the probability that an image with a slightly smaller true radius is
+            certified at this radius.
+        simulated: [R, N], float64, number of samples of each simulated image, with R images for each of the N
+            probabilities, for ``pyrobust.metrics.sweep_time``; [1, 1] for "fixed".
     """
 
     name: str
@@ -136,7 +137,7 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946). The result for 0 votes is
     1/2: the classifier abstained on the image, and nothing is known except that no class stood out. With few samples,
     sampling noise spreads the estimates, so use n of at least a few hundred. A sequential run stops sampling an image
-    when its count is far above or below what the radii need, which moves these estimates slightly outward.
+    when its count is far above or below what the radii need, which makes the estimates slightly too extreme.
 
     Args:
         votes: integers in [0, n], one for each image.
@@ -185,8 +186,8 @@ def plan(
     """Compare the sampling methods on a distribution of top-class probabilities.
 
     Simulates images with these probabilities and their counts at the looks, and applies ``SequentialRule`` to them, as
-    a run does. To reduce variance, the number of certified images is compared, on the same samples, with the number for
-    a fixed n, whose expectation is known exactly. The error probabilities are exact.
+    a run does. To reduce variance, the simulation only estimates how many more images the rule certifies than a fixed n
+    does; this difference is added to the exact expectation for the fixed n. The error probabilities are exact.
 
     "sequential" is ``SequentialRule`` with its default share of alpha, 0.01, for the bound at n_max; "hybrid" reserves
     a larger share. The recommended method is the cheapest method whose share of certified images, at each radius, is at

@@ -114,7 +114,8 @@ class Sampler:
 
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
-            runs: runs of at least one sample each, in any order; a row may occur more than once.
+            runs: runs of consecutive samples of one image, at least one sample each (``SampleRun``), in any order; a
+                row of x may occur in several runs.
             stages: stage of the noise contract, one for all runs or one for each run.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.

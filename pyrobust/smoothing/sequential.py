@@ -80,8 +80,8 @@ class CertificationRule:
     when every radius is reached or given up, or after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
-      Near saturation this bound certifies more images at n, but earlier looks need log(1/(1 - hybrid)) more evidence. A
-      share of 0.01 costs the sequence almost nothing.
+      Near the largest radius that n samples prove, this bound certifies more images, but earlier looks need
+      log(1/(1 - hybrid)) more evidence. A share of 0.01 costs the sequence almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,
       including samples without a winner (Bonferroni). The certified radius is then the larger of the radius from p_A
       alone and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019), and a radius is given up when it

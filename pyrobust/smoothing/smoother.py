@@ -73,10 +73,10 @@ class RandomizedSmoothing:
 
     - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
     - repeating a call uses up no alpha and gives no new information;
-    - other n, sigma or models reuse the draws for the same x, so the best of several results does not hold at level
-      alpha: divide alpha by the number of results, or choose with another seed;
-    - every other x, even if only one level away, is a fresh draw with an alpha of its own, so searching for an x until
-      one is certified voids the certificate.
+    - calls with another n, sigma or model reuse the draws for the same x, so the best of several results does not hold
+      at level alpha: divide alpha by the number of results, or choose with another seed;
+    - every other x, however close, gets fresh noise, and its certificate may again be wrong with probability alpha, so
+      searching for an x until one is certified voids the certificate.
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
@@ -88,13 +88,14 @@ class RandomizedSmoothing:
             In float32 this is bit-identical to a normalisation layer in front of the model, and cheaper. x and sigma
             stay in the unnormalised unit.
         seed: random seed in [0, 2**64).
-        grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); "auto" to detect
-            it from the examples of each call, with a warning and no grid if the examples are on none; None for no grid.
-            Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
-            certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md). The model then runs
-            with deterministic kernels on batches of equal size (the batch size). Only ``certify`` and ``predict`` may
-            use smaller batches, because they split the samples of one example evenly. Without a grid the noise is
-            idealised as real-valued (``guarantee="real"``).
+        grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); None for no
+            grid; or "auto" to detect the grid from the examples of each call. If the examples are on no usual grid,
+            "auto" uses no grid and logs a warning. A grid needs Gaussian noise. The noise is rounded to the grid, so
+            that no floating-point rounding can make a certificate false for an image on the grid
+            (``guarantee="grid"``, docs/how-to/grid.md). The model then runs with deterministic kernels on batches of
+            equal size (the batch size). Only ``certify`` and ``predict`` may use smaller batches, because they split
+            the samples of one example evenly. Without a grid the noise is idealised as real-valued
+            (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
@@ -316,8 +317,8 @@ class RandomizedSmoothing:
             indices: image index from which each example's noise is derived, in [0, 2**32). Default: the noise is keyed
                 by seed, shape and values, see the class.
             radii: radii of interest, at least 0, for ``Certificates.certified``; at least one for "sequential".
-            method: "fixed": n samples for every example; "sequential": samples until every radius is decided, at most n
-                (``pyrobust.smoothing.sequential.CertificationRule``).
+            method: "fixed" draws n samples for every example; "sequential" draws samples until every radius is decided,
+                at most n (``pyrobust.smoothing.sequential.CertificationRule``).
             hybrid: share of alpha in [0, 1) that "sequential" reserves for a Clopper-Pearson bound at n samples;
                 default 0.01. A larger share, such as 0.5, certifies more images near the largest radius that n samples
                 prove.
@@ -457,7 +458,7 @@ class RandomizedSmoothing:
             indices: image index from which each example's noise is derived; default: the noise is keyed by values.
 
         Returns:
-            The examples in the dtype of the noise, or int32 multiples of the grid step, and the examples' noise.
+            The examples, in the dtype of the noise or as int32 multiples of the grid step, and an ``ImageNoise``.
 
         Raises:
             InputError, InputTypeError: as for ``certify_batch``.
