@@ -147,7 +147,7 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 
     Returns:
         Float64 array of the broadcast shape, or a float if all arguments are scalars. The result is never above the
-        exact bound p, and at most 4 MARGIN * min(p, 1 - p) plus 8 units in the last place below p.
+        exact bound p. It is smaller than p by at most 4 MARGIN * min(p, 1 - p) plus 8 units in the last place.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.

@@ -15,8 +15,8 @@ of bounded random variables by betting" (2024), with constant bets. Each f_i inc
 
 By the same argument with g = 1, the probability that all numbers are zero is at most p0(u) = prod (1 - u) / (1 - u +
 w_i u). For clusters of equal size this is (1 - u)^n, the probability for independent numbers in {0, 1}. If all numbers
-are zero, the test rejects "t >= u" if p0(u) <= alpha; otherwise it rejects if p0(u) < alpha and the wealth reaches 1 /
-(alpha - p0(u)). The test's total error is at most alpha. So the bound for all zeros is exact.
+are zero, the test rejects "t >= u" if p0(u) <= alpha. If some number is positive, it rejects if p0(u) < alpha and the
+wealth reaches 1 / (alpha - p0(u)). The test's total error is at most alpha. So the bound for all zeros is exact.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
         p: probabilities below 1, any shape. NaN and p <= 0 give -inf, so that nothing is certified from them.
 
     Returns:
-        Float64 array of the same shape, or a float for a scalar. The result is never above the exact quantile z, and at
-        most 4 MARGIN * |z| plus 8 units in the last place below z; for p = 1/2, it is exactly 0.0.
+        Float64 array of the same shape, or a float for a scalar. The result is never above the exact quantile z. It is
+        smaller than z by at most 4 MARGIN * |z| plus 8 units in the last place; for p = 1/2, it is exactly 0.0.
 
     Raises:
         InputError: a probability is 1 or larger; its quantile would be infinite.

@@ -1,7 +1,7 @@
 """Confidence sequence for a finite population that is sampled without replacement, rounded outward.
 
-Of N examples, K succeed. When n of them have been seen in random order, with A successes and F failures, this sequence
-of outcomes had probability
+Of N examples, K succeed. After n examples in random order, with A successes and F failures, the probability of their
+sequence of outcomes is
 
     P(K) = K! / (K - A)! * (N - K)! / (N - K - F)! * (N - n)! / N!.
 

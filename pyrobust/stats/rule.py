@@ -56,9 +56,9 @@ class SequentialRule:
     at n_max, and the more evidence the sequence needs at every look.
 
     Given up: a certificate is no longer worth the expected number of samples that it would take
-    (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price only determines
-    how many certificates are lost. The more alpha is reserved for n_max, the more images have to reach n_max, so the
-    price falls with the square of the sequence's share of alpha.
+    (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price of the samples
+    only determines how many certificates are lost. The more alpha is reserved for n_max, the more images have to reach
+    n_max to be certified. The price is therefore multiplied by the square of the sequence's share of alpha.
 
     Undecided: neither certified nor given up by n_max samples.
 
