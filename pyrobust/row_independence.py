@@ -118,8 +118,8 @@ class RowProbe:
     Args:
         model: module or callable, searched for the cause of a failure.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
-        seed: seed of the random choice of rows and later batches; it changes no result. Default: a different seed in
-            every run.
+        seed: seed of the random choice of the rows and later batches to probe; it changes no result. Default: a
+            different seed in every run.
 
     >>> def coupled(x):
     ...     return torch.cat([x, x.mean().expand(len(x), 1)], dim=1)

@@ -143,8 +143,8 @@ class Runner:
     def unit(self) -> float:
         """Rounding unit of the coarsest arithmetic observed in the model, or of the model's dtype if none was observed.
 
-        For example, it is the unit of float32 if a callable casts its float64 input to float32, and that of TF32 if a
-        GPU uses TF32.
+        For example, it is the unit of float32 if a callable casts its float64 input to float32, and the unit of TF32 if
+        a GPU uses TF32.
         """
         return self._unit or torch.finfo(self.dtype).eps
 

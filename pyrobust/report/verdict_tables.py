@@ -265,7 +265,7 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
 
 
 def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between models on their common behaviours; None if no two models share any.
+    """Differences of success rates between models on their common behaviours; None if no two models share a behaviour.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
@@ -285,7 +285,7 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between attacks on the same models and behaviours; None if no two attacks share any.
+    """Differences of success rates between attacks on the same models and behaviours; None if no two can be compared.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.

@@ -99,7 +99,7 @@ class Certificates(_Results):
         guarantee: "grid": the noise is rounded to a grid, and the certificate holds for every image on the grid despite
             floating-point rounding; the base classifier is the model as it ran, with its dtype and batch size. "real":
             the proof idealises the noise as real-valued, which is the usual practice.
-        method: "fixed" for n samples for every example; "sequential" for sampling until every radius is decided.
+        method: "fixed" (n samples for every example) or "sequential" (sampling until every radius is decided).
         hybrid: share of alpha that "sequential" reserves for a Clopper-Pearson bound at n samples.
         rival_upper: [B], float64; upper confidence bound on the probability of every other class, with ``two_class``;
             ``radius`` may depend on it. None otherwise.

@@ -27,7 +27,7 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
     """Reduce a lower bound so that it holds for exact noise, not only for the drawn noise.
 
-    Computes ``max(0, p_lower - delta)``, rounded down; delta bounds the total variation distance of the drawn noise.
+    Computes ``max(0, p_lower - delta)``, rounded down; delta bounds the total variation distance between both.
 
     >>> lower_by([0.0, 0.75], 0.25), lower_by([0.75], 0.0)
     (array([0. , 0.5]), array([0.75]))

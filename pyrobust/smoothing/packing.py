@@ -80,7 +80,7 @@ class SequencePacker:
         """Sample until all images are decided.
 
         Args:
-            images: images that have not been active yet; they are taken as slots become free.
+            images: images that have not been active yet; they become active as earlier images are decided.
             fetch: returns the pixels [m, ...] of m images.
             report: called after each batch with the number of samples drawn since the last round.
             active: if a run is resumed, the active images of the run's last ``Round``, in their order.

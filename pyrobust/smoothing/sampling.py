@@ -121,8 +121,8 @@ class Sampler:
             report: called after each batch with the number of samples done.
             rows: for each run, its row in ``counts``. Default: the run's row in x.
             keys: Philox key of each run. Default: the seed.
-            one_example: whether all runs belong to one example; on a grid, the samples are then split evenly into
-                batches, instead of into batches of the runner's size.
+            one_example: whether all runs belong to one example; if so, the batches on a grid are of equal size, which
+                may be smaller than the runner's batch size.
 
         Raises:
             InputError: num_classes differs from the number of logits of the model.

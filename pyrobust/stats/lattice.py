@@ -2,8 +2,8 @@
 
 The distribution of the number of successes is propagated from look to look, and the decided probability mass is removed
 at each look. No probability is subtracted from another: every value is a sum of products of positive doubles, so
-relative errors only add up. They grow by at most a few units of rounding per sample. Mass in the far tails is dropped,
-and its amount is recorded.
+relative errors only add up. These errors grow by at most a few units of rounding per sample. Mass in the far tails is
+dropped, and its amount is recorded.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ sequence if K is drawn from a beta-binomial prior. W(K) = Q / P(K) is a test mar
 and ever reaches 1/alpha with probability at most alpha (Ville, 1939). The set of all K with W(K) < 1/alpha is the
 confidence sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020): it may be
 inspected after any example, any number of times, and at n = N it contains only the true K. P is log-concave in K, so
-the sequence is an interval at each n; its ends are found by bisection from the K that maximises P, the integer part of
-A (N + 1) / n.
+the sequence is an interval at each n. The ends of this interval are found by bisection from the K that maximises P;
+this K is the integer part of A (N + 1) / n.
 """
 
 from __future__ import annotations
