@@ -77,7 +77,7 @@ class WordAttack(ABC):
     def attack(
         self, texts: Iterable[str], y: Any, targeted: bool = False, target_labels: Any = None
     ) -> WordAttackResult:
-        """Attack each text that the model classifies correctly or, if targeted, does not classify as its target.
+        """Attack each text that the model classifies correctly; if targeted, each one not yet predicted as its target.
 
         The texts do not influence each other, although those under attack share batches. Rounding in a batch cannot
         cause a success: a text whose two largest logits are too close is run again alone, which counts as a query.
@@ -110,7 +110,7 @@ class WordAttack(ABC):
         return WordAttackResult(**columns, targeted=targeted)
 
     def substitutions(self, text: str) -> tuple[tuple[str, ...], ...]:
-        """The words allowed at each position of a text, as in a certificate over the same sets.
+        """The words that the attack allows at each position of a text, in the form that ``certify_words`` takes.
 
         >>> from pyrobust.text import WordSubstitution
         >>> WordSubstitution(lambda texts: [[0.0, 1.0]], {"film": ["movie"]}).substitutions("A film.")

@@ -27,7 +27,7 @@ class WordBounds(Tabular):
     Attributes:
         lower: float64 [N, K − 1], bounds of f_y − f_j for j ≠ y, ascending; -inf where nothing could be proved.
         substitutions: int64 [N], number of positions that have a substitute.
-        max_substitutions: most words that are replaced at once; None for no limit.
+        max_substitutions: largest number of words replaced at once; None for no limit.
         method: "ibp", "crown-ibp" or "crown"; "cascade" for the best bound among the methods that were run on a text.
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (its
@@ -84,20 +84,20 @@ def certify_words(
     The texts are the product :math:`S_1 \times \dots \times S_L` of the sets of words allowed at each position, as in
     Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified
     robustness to symbol substitutions via interval bound propagation" (both 2019). These texts are exponentially many,
-    and all are bounded in one pass. Both papers propagate the interval of each coordinate over the words. Here, the
-    words themselves are used where the network is still linear and (with "crown" and "crown-ibp") also at the output:
-    there, a linear bound A·x + b is minimized over the words,
+    and all are bounded in one pass. Both papers propagate the interval of each coordinate over the words. Here, linear
+    functions of the word vectors are bounded over the words themselves: in the layers before the first nonlinear one
+    and, with "crown" and "crown-ibp", at the output. The minimum of a linear bound A·x + b is
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
-    which is exact for a network that is linear in the vectors. Where at most d words are replaced at once, the minimum
-    is taken only at the d positions where it differs most from the value of the original word.
+    which is exact for a network that is linear in the vectors. If at most d words are replaced at once, the minimum
+    replaces the value of the original word only at the d positions where the two differ most.
 
     Args:
         classifier: embedding and network.
         substitutions: for each text the words at each position, the original first; see ``word_substitutions``.
         y: labels, [N].
-        max_substitutions: most words that are replaced at once, at least 0; None for no limit.
+        max_substitutions: largest number of words replaced at once, at least 0; None for no limit.
         method: "ibp", "crown-ibp" or "crown" (see ``BoundedModel``), or "cascade" for these in turn, each on the texts
             that are still undecided; each margin keeps its best bound. Default: "crown". Here, both "crown" and "ibp"
             minimize the first layer over the words, and "crown" costs little more than "ibp".
@@ -181,7 +181,7 @@ def certified_substitutions(
 
 
 class Problem:
-    """Texts, labels and options of a call, and the bounded network of each length."""
+    """Texts, labels and options of a call, and a bounded network for each length of a text."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Problem:
         return torch.stack(lower) if lower else torch.empty(0, 0, dtype=torch.float64)
 
     def largest(self, hopeless: Tensor | None = None) -> Tensor:
-        """The largest number of changes proved for each text, by bisection, since the sets are nested."""
+        """Find the largest number of changes proved for each text by bisection: more changes allow more texts."""
         every = torch.arange(len(self.sets))
         proved, failed = torch.full_like(self.positions, -1), self.positions + 1
         tried = self.positions.clone()  # all changes at once are most often decided

@@ -1,4 +1,4 @@
-"""Classifiers of texts by the vectors of their words."""
+"""Text classifiers that map each word to a vector and apply a network to the vectors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pyrobust.text.substitutions import is_word, split_words
 class WordClassifier:
     """A classifier of texts that chains ``split_words``, each word's index, its vector, and a network over the vectors.
 
-    Called with texts, the classifier returns their logits, which attacks need; certificates need its parts. A model
-    that takes indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or
-    modules that call the two halves of its forward pass.
+    Called with texts, the classifier returns their logits, which attacks need. Certificates need the embedding and the
+    network. A model that takes indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an
+    ``nn.Sequential``, or modules that call the two halves of the model's forward pass.
 
-    Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of each
-    length are classified, and bounded, separately, so that no mask is needed; only texts shorter than ``shortest`` are
-    padded, with positions that no substitution touches. Both parts run in evaluation mode and are left in the mode they
-    had.
+    Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of
+    different lengths are classified and bounded separately, so no mask is needed. Only texts shorter than ``shortest``
+    are padded, and no substitution changes the padding. Embedding and network run in evaluation mode and are left in
+    the mode they had.
 
     Args:
         vocabulary: index of each word.

@@ -17,7 +17,7 @@ from .substitutions import Synonyms, WordConstraint
 class ExhaustiveSubstitution(WordAttack):
     """Try every combination of substitutes, those with the fewest changed words first.
 
-    Its distances are exact: a success changes the fewest words possible, and a failure shows that the classifier, run
+    The distances are exact: a success changes the fewest words possible, and a failure shows that the classifier, run
     in batches, is right on every combination that ``max_changed`` and the constraints allow. The enumeration suits
     short texts, and serves to check other attacks and certificates.
 

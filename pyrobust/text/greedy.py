@@ -27,8 +27,8 @@ class WordSubstitution(WordAttack):
     For two classes, this order of the words equals TextFooler's, which uses the probability of the label.
 
     The attack differs from TextFooler in its number of queries: it ranks only words that have substitutes (and skips
-    the ranking if only one word has any). Without a ``similarity``, it tries the substitutes of a word in the source's
-    order, and stops once one succeeds.
+    the ranking if only one word has any). Without a ``similarity``, it tries the substitutes of a word in the order of
+    ``synonyms``, and stops once one succeeds.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. The model
@@ -41,9 +41,9 @@ class WordSubstitution(WordAttack):
         similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of the texts that
             succeed, the most similar one is returned.
         ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its
-            place ("mask"), with its first substitute ("substitute"), which takes the fewest queries since it may itself
-            succeed, or with its best substitute ("best"), which tries all substitutes and changes the fewest words.
-            "none" takes the words in the order of the text.
+            place ("mask"), with its first substitute ("substitute") or with its best substitute ("best"). "substitute"
+            takes the fewest queries, since the measured text may itself succeed; "best" tries all substitutes and
+            changes the fewest words. "none" takes the words in the order of the text.
         mask: replaces a word in the ranking "mask".
         beam_width: number of texts with the lowest margins that are kept from word to word.
         passes: visit all words this many times, or until a pass changes nothing.

@@ -67,7 +67,7 @@ class WordAttackResult(Tabular):
 
     @property
     def robust_accuracy(self) -> float:
-        """Share of all texts that were attacked without success; NaN for no texts.
+        """Number of texts attacked without success, divided by the number of all texts; NaN for no texts.
 
         Without targets, these are the texts that are classified correctly both before and after the attack.
         """

@@ -59,7 +59,8 @@ class WordSandwich(Tabular):
         method: method of the bounds.
         semantics: network that the certificates hold for; see ``BoundOptions``.
         rounded: with semantics "real", positions of texts that are misclassified within their certificate, though not
-            provably so in exact arithmetic: rounding in the forward pass may explain this, so it refutes nothing.
+            provably so in exact arithmetic. Rounding in the forward pass may explain these errors, so they refute no
+            certificate.
     """
 
     attack: WordAttackResult
@@ -78,7 +79,10 @@ class WordSandwich(Tabular):
 
     @property
     def upper(self) -> Tensor:
-        """Number of substitutions in the adversarial texts, float64 [N]: 0 if misclassified, inf if none is known."""
+        """Number of substitutions in each adversarial text, float64 [N]; inf where no adversarial text is known.
+
+        The number is 0 where the original text is misclassified.
+        """
         return torch.tensor(self.attack.distance, dtype=torch.float64)
 
     @property
@@ -88,7 +92,10 @@ class WordSandwich(Tabular):
 
     @property
     def status(self) -> list[str]:
-        """Status of each text under all substitutions: "certified", "attacked" (or misclassified) or "undecided"."""
+        """Status of each text under all substitutions: "certified", "attacked" or "undecided".
+
+        A text that is misclassified without any substitution has the status "attacked".
+        """
         rows = zip(self.everything.tolist(), self.upper.isfinite().tolist(), strict=True)
         return ["attacked" if attacked else "certified" if proved else "undecided" for proved, attacked in rows]
 

@@ -156,7 +156,7 @@ class TextSearch:
         self._judged: dict[bytes, TextMargin] = {}
 
     def text(self, changes: Changes) -> str:
-        """The text with these substitutes."""
+        """The text with the substitutes ``changes``."""
         pieces = self._pieces.copy()
         for position, word in changes.items():
             pieces[2 * position + 1] = word
@@ -181,7 +181,7 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
-        """The judgement of a text, confirmed in a batch of one text if it is close; None if no query is left."""
+        """The judgement of a text; a close one is confirmed by running the text alone. None if no query is left."""
         if not judgement.close:
             return judgement
         if self.queries >= self._budget:

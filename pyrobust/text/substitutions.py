@@ -42,7 +42,7 @@ class SplitText:
         """The text with these words in place of its own words.
 
         Args:
-            words: one for each position; by default the text's own, which returns the original text exactly.
+            words: one word for each position; by default the text's own words, which give exactly the original text.
 
         Raises:
             InputError: a wrong number of words.

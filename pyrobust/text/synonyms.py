@@ -76,7 +76,8 @@ class WordNet:
 
     Args:
         folder: the folder of the files; by default ``$WNSEARCHDIR``, ``$WNHOME/dict`` or where Debian installs them.
-        parts_of_speech: some of "noun", "verb", "adj" and "adv"; the part of speech in the text is not known.
+        parts_of_speech: some of "noun", "verb", "adj" and "adv". A word has the substitutes of all of these, since its
+            part of speech in the text is not known.
         senses: number of the most frequent senses of a word to use in each part of speech; all by default.
         morphology: look up the base forms of inflected words as well, as NLTK does: by ``*.exc``, where the folder has
             these files, and by WordNet's rules of detachment. "movies" then has "film", not "films": the sets are
@@ -196,7 +197,7 @@ def read_synonyms(path: str | os.PathLike[str]) -> dict[str, tuple[str, ...]]:
             skipped.
 
     Raises:
-        FileFormatError: not such a file, a phrase instead of a word, or a word that has two entries.
+        FileFormatError: the file has another format, a phrase instead of a word, or two entries for a word.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

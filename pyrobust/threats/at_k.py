@@ -93,8 +93,8 @@ def _share(n: int, c: int, k: int) -> float:
 def stops_at_success(rows: Sequence[ThreatVerdict]) -> bool:
     """Whether a method stopped at the first success on each prompt, so that the numbers of attempts differ.
 
-    Every success is then the last attempt at its prompt, and some of the prompts with a success have fewer attempts
-    than others.
+    Every success is then the last attempt at its prompt, and some prompts with a success have fewer attempts than other
+    prompts.
     """
     logs: defaultdict[Key, list[Prompt]] = defaultdict(list)
     for key, prompt in prompts_of(rows).items():

@@ -38,11 +38,12 @@ class ThreatComparison:
         p_value: two-sided p-value of the hypothesis that the difference is 0.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
         test: "mcnemar" where each behaviour differs by -1, 0 or 1, else "betting".
-        clusters: number of behaviours that both have, the sample size.
-        prompts: number of prompts with these behaviours, of both together.
+        clusters: number of behaviours that both models or attacks have; this is the sample size.
+        prompts: number of prompts with these behaviours, added over both models or attacks.
         missing: number of attempts at these prompts without a verdict.
-        only_first, only_second: number of prompts of each that are left out because the other has no prompt with the
-            same behaviour, kind of threat and attack (or model).
+        only_first: number of prompts of ``first`` that are left out because ``second`` has no prompt with the same
+            behaviour, kind of threat and attack (or model).
+        only_second: number of prompts of ``second`` that are left out for the same reason.
     """
 
     first: str

@@ -41,7 +41,7 @@ class AnswerRate:
         questions: number of questions, the sample size of the interval.
         paraphrases: number of their paraphrases.
         changed: number of paraphrases whose answer differs from the answer to the original question.
-        per: "pair" or "question", as asked for.
+        per: "pair" or "question", as in ``answer_change_rate``.
         method: "clopper-pearson" where each question has a single binary value, else "betting"
             (``pyrobust.stats.bounded_mean_interval``).
     """

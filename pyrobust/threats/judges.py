@@ -25,7 +25,7 @@ _MOST_LABELS: Final = 10**7
 def labelled_success_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95
 ) -> ThreatRates:
-    """Success rate according to people, over the rows with a ``human_label``; this label replaces the verdict.
+    """Success rate by human labels: over the rows that have a ``human_label``, which replaces the judge's verdict.
 
     The judge's errors do not influence this rate. The labelled answers have to be a random sample of the judged
     answers; where behaviours have several attempts, sample whole behaviours.
@@ -132,9 +132,9 @@ class JudgeAccuracy:
     Attributes:
         sensitivity: share of successes that the judge calls successes; without successes, NaN with the interval [0, 1].
         specificity: share of failures that the judge calls failures; without failures, NaN with the interval [0, 1].
-        informative: whether sensitivity + specificity > 1 is established at level alpha: a judge that guesses has the
-            sum 1, and the verdicts of a judge that may be guessing mean nothing.
-        alpha: upper bound, for each interval by itself, on the probability that it misses.
+        informative: whether sensitivity + specificity > 1 is established at level alpha. A judge that guesses has the
+            sum 1, so unless the sum is shown to exceed 1, the verdicts may be guesses.
+        alpha: upper bound on the probability that a single interval misses the true share.
     """
 
     sensitivity: Rate
@@ -156,8 +156,8 @@ def _lower(successes: int, n: int, alpha: float) -> float:
 def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
     """Estimate the sensitivity and specificity of a judge, with the interval of Clopper and Pearson (1934) for each.
 
-    The labelled successes, like the labelled failures, are assumed to be independent draws. Labels of examples that
-    were chosen by their verdict give no estimate of sensitivity and specificity.
+    The labelled successes are assumed to be independent draws, and so are the labelled failures. Labels of examples
+    that were selected by the judge's verdicts give no estimate of sensitivity and specificity.
 
     Args:
         labels: counts of verdicts on labelled examples.

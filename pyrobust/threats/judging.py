@@ -67,8 +67,8 @@ class RuleJudge:
 
     Attributes:
         name: name in the verdicts.
-        rule: returns whether the threat succeeded, a score, or None for neither success nor failure. An exception
-            counts as a missing verdict.
+        rule: function that returns True (the threat succeeded), False, a score, or None for neither success nor
+            failure. An exception counts as a missing verdict.
         threshold: least score that counts as success.
         needs_target: whether prompts without a target are refused.
 
@@ -91,7 +91,7 @@ class RuleJudge:
 
 
 def as_judgement(opinion: Any, threshold: float) -> Judgement:
-    """Convert what a judge function returned to a judgement.
+    """Make a judgement from the value that a judge's function returned.
 
     >>> as_judgement(0.75, 0.5), as_judgement(None, 0.5).status
     (Judgement(status='judged', success=True, score=0.75, error=''), 'unparsable')
@@ -193,8 +193,8 @@ class ModelJudge:
             "openai/gpt-4o", whose calls inspect-ai makes.
         template: the question, with ``{answer}`` and, as needed, ``{prompt}``, ``{behaviour}`` and ``{target}``; other
             braces stay.
-        words: the replies that mean that the threat succeeded and that it failed; or a function from the reply to True,
-            False, a score or None for neither.
+        words: the reply that means that the threat succeeded, and the reply that means that it failed; or a function
+            from the reply to True (the threat succeeded), False, a score, or None for neither success nor failure.
         threshold: least score that counts as success.
         temperature: sampling temperature of a model of inspect-ai; None leaves it to the model.
 

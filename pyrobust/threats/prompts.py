@@ -22,11 +22,12 @@ class ThreatPrompt:
 
     Attributes:
         id: identifier, unique within the threat.
-        prompt: what is sent.
-        behaviour: the goal of the attack, which is the cluster of the intervals; if empty, the prompt.
+        prompt: the text that is sent.
+        behaviour: the goal of the attack; if empty, the prompt. For the intervals, prompts with the same behaviour are
+            one cluster.
         group: the attack's method, or the probe.
         category: category of the behaviour.
-        target: what a judge compares the answer with: the fact, or what an injection wants the model to say.
+        target: the text that a judge compares the answer with: the fact, or the output that an injection aims at.
         threat: kind of threat, as in ``ThreatVerdict``.
         extra: further fields of the file, as JSON values; the "messages" of a chat are sent in place of the prompt.
     """

@@ -1,4 +1,4 @@
-"""Number of queries until success; an attempt without success only shows that success would take more queries."""
+"""Number of queries until an attack succeeds; a failed attempt shows only that success takes more than its queries."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """The lower end of the interval that the least values give, and the upper end that the greatest values give."""
+        """Lower end of the interval for the attempts' least values, and upper end of that for their greatest values."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]

@@ -81,7 +81,7 @@ class ThreatRates(Tabular):
     Attributes:
         rates: one for each group.
         by: columns that the rows were grouped by.
-        name: what the rate measures.
+        name: name of the rate, such as "success rate".
         confidence: joint confidence level of all intervals.
         missing: what missing verdicts count as.
     """
@@ -171,13 +171,13 @@ def threat_success_rate(
     at a behaviour may depend on each other in any way, across prompts, methods and models.
 
     Args:
-        verdicts: verdicts of one judge, or of several judges on different attempts. Several may have judged the same
-            attempts if ``judge`` chooses one of them or ``by`` has "judge".
+        verdicts: verdicts of one judge, or of several judges on different attempts. Several judges may have judged the
+            same attempts if ``judge`` selects one judge or ``by`` contains "judge".
         by: a column of ``ThreatVerdict``, such as "model" or "category", or several.
         confidence: joint confidence level of all intervals.
-        missing: what attempts without a verdict count as. "bounds": the value is the rate of the judged attempts; the
-            lower end counts the unjudged ones as failures, the upper end as successes. "failure" or "success": they
-            count as this outcome. "exclude": they are left out, which is right only if verdicts are missing at random.
+        missing: what attempts without a verdict count as. "bounds": as failures at the lower end and as successes at
+            the upper end; the value is the rate of the judged attempts. "failure" or "success": as this outcome.
+            "exclude": as not made, which is right only if verdicts are missing at random.
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:

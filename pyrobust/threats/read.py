@@ -53,9 +53,9 @@ def read_verdicts(
     r"""Read the verdicts of a log; files are untrusted, and nothing in them is run.
 
     Formats: "run" (run files of earlier versions); "verdicts" and "parquet" (written by ``write_verdicts``);
-    "jailbreakbench" (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only
-    the counts are known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or
-    JSON Lines); and "csv" (the columns of ``ThreatVerdict`` and further columns).
+    "jailbreakbench" (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, which has only
+    counts); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON Lines);
+    and "csv" (the columns of ``ThreatVerdict`` and further columns).
 
     Args:
         path: the file.

@@ -90,7 +90,7 @@ def judges_of(verdicts: ThreatVerdicts) -> list[str]:
 def grouped(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None, judge: str | None
 ) -> dict[Key, list[ThreatVerdict]]:
-    """Rows grouped by the values of these columns, in order of appearance; one group if there are no columns."""
+    """Rows grouped by the values of the columns ``by``, in order of appearance; without columns, one group."""
     judges_of(verdicts)
     names = () if by is None else (by,) if isinstance(by, str) else tuple(by)
     for name in names:

@@ -25,7 +25,7 @@ class ThreatVerdict:
 
     Attributes:
         id: identifier of the attempt, and so of the judged answer; each judge has one verdict on it.
-        prompt: what was sent, or a name for it.
+        prompt: the text that was sent, or a name for it.
         behaviour: the goal of the attack, or the attacked text; if empty, the prompt.
         group: the attack's method, or the probe.
         attempt: number of the attempt at this prompt, from 0.

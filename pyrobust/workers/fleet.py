@@ -28,7 +28,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Started:
-    """A new worker has built its object."""
+    """The event that a new worker has built its object."""
 
     worker: int
     place: Place

@@ -80,7 +80,7 @@ def check_output(
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
-    """Write a file completely or not at all: first under a temporary name, then renamed over an existing file.
+    """Write a file completely or not at all: write it under a temporary name, then rename it over an existing file.
 
     A symbolic link is followed and kept. Devices and pipes are written to directly.
 

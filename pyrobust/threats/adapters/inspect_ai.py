@@ -30,11 +30,11 @@ def threat_task(
 
     Args:
         prompts: a ``Threat``, which has a number of attempts; a list of strings, chats or mappings; or a data set or
-            list of samples of inspect-ai, whose metadata may have fields of these names.
+            list of samples of inspect-ai, whose metadata may have the fields named above.
         judge: one judge as in ``evaluate_threat``, or several.
         confidence: confidence level of the intervals that inspect-ai shows.
-        options: of ``inspect_ai.Task``, such as ``solver``, ``config`` or ``token_limit``; by default a prompt is sent
-            as it stands.
+        options: further arguments of ``inspect_ai.Task``, such as ``solver``, ``config`` or ``token_limit``; by default
+            a prompt is sent as it stands.
 
     Returns:
         An inspect_ai.Task.

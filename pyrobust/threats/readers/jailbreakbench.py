@@ -42,10 +42,10 @@ def read_artifact(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
 def read_table(path: Path) -> list[ThreatVerdict]:
     """A CSV table of judgements of several artifacts, without their prompts.
 
-    The table states how many prompts each artifact submitted, not which ones. Only entries without success, both during
-    the attack and according to the judges, can be unsubmitted. Of these entries, the ones with the most queries are
-    assumed to be unsubmitted (among equal numbers of queries, the earlier rows). The number of unsubmitted entries is
-    exact, and so is every rate of a whole artifact.
+    The table states how many prompts each artifact submitted, not which ones. Only entries that failed both during the
+    attack and according to the judges can be unsubmitted. Of these entries, the ones with the most queries are assumed
+    to be unsubmitted (among equal numbers of queries, the earlier rows). The number of unsubmitted entries is exact,
+    and so is every rate of a whole artifact.
     """
     artifacts = defaultdict(list)
     for where, entry in csv_rows(path):
