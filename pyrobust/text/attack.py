@@ -39,7 +39,7 @@ class WordAttack(ABC):
             functions restrict only the attack.
         max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
             rounded down.
-        max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
+        max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
         batch_size: largest number of texts in one call of the model.
 
     Raises:

@@ -49,7 +49,7 @@ class WordSubstitution(WordAttack):
         passes: visit all words this many times, or until a pass changes nothing.
         max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
             rounded down.
-        max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
+        max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
         at_once: number of a word's substitutes in one request. Requests for different texts always share batches. If
             few texts are attacked, a larger ``at_once`` enlarges the batches, but it spends queries beyond the first
             success.

@@ -1,4 +1,4 @@
-"""Bounds on a text classifier from both sides: certified and attacked numbers of word substitutions."""
+"""Lower bounds (certificates) and upper bounds (attacks) on the number of substitutions that change a text's class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WordCrossing:
     """A text whose certificate an adversarial text contradicts.
 
     Attributes:
-        index: position of the text.
+        index: index of the text.
         certified: number of substitutions that were proved to be harmless.
         substitutions: number of substitutions in the adversarial text; 0 where the text itself is misclassified.
         adversarial: the adversarial text.
@@ -46,8 +46,9 @@ class WordCrossing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordSandwich(Tabular):
-    """Certified and attacked numbers of word substitutions of N texts, over the same substitution sets.
+    """For N texts, the number of word substitutions proved harmless and the number with which an attack succeeded.
 
+    Certificates and attacks use the same substitution sets.
     The smallest number of substitutions that changes a text's class is above ``certified`` and at most ``upper``.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Searches over substitutions: counted and cached queries of a text classifier, in batches that several texts share."""
+"""Searches over substitutions, which count and cache queries of a text classifier; several texts share batches."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ STOP_WORDS: Final = frozenset(
 
 
 def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
-    """Constraint for ``word_substitutions`` that keeps these words, in upper or lower case, from being replaced.
+    """Constraint for ``word_substitutions`` that keeps the given words, in upper or lower case, from being replaced.
 
     Args:
         words: words to keep; by default English function words.

@@ -318,7 +318,7 @@ def error_rate(confidence: float) -> float:
 
 
 def interval(clusters: Sequence[str], values: Sequence[float], alpha: float, binary: bool) -> tuple[float, float]:
-    """Confidence interval for the mean of values in [0, 1], given the cluster of each."""
+    """Confidence interval for the mean of values in [0, 1], given the cluster of each value."""
     if binary:
         successes = round(sum(values))
         half = alpha / 2

@@ -22,7 +22,7 @@ class Prompt:
     """The attempts at one prompt.
 
     Attributes:
-        cluster: its behaviour.
+        cluster: the prompt's behaviour.
         rows: the verdicts, one for each attempt.
     """
 

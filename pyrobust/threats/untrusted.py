@@ -91,7 +91,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """For each row of a CSV file, its file and line, and its values by column name; the first row has the names."""
+    """For each row of a CSV file, its place (file and line) and values by column name; the first row has the names."""
     with read_errors(str(path)):
         text = read_bytes(path).decode("utf-8-sig")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)

@@ -92,7 +92,7 @@ class Fleet(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """Return the events since the last call, in order for each worker; wait at most ``seconds`` for events."""
+        """Return the events since the last ``wait``, in order for each worker; wait at most ``seconds`` for events."""
 
     @abc.abstractmethod
     def replace(self, worker: int) -> None:

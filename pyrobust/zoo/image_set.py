@@ -98,8 +98,8 @@ class LabelledImages(ABC):
     def read(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return images, float32 [B, C, H, W] or [B, D], and labels, int64 [B], of these indices in their order.
 
-        Raises InputError for an index outside [0, N), and FileFormatError if the files no longer hold the images of
-        ``sha256``.
+        Raises InputError for an index outside [0, N), and FileFormatError if the files no longer hold the images whose
+        hash is ``sha256``.
         """
         rows = [integer("indices", index, 0, len(self) - 1) for index in indices]
         return self._read(rows)

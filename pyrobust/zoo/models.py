@@ -18,8 +18,8 @@ _ZOO = {name: f"{name}.pt" for name in ("digits-ibp-0.10", "digits-smooth-0.25",
 def list_models() -> list[str]:
     """List the names of the bundled models, to be passed to `load_model`.
 
-    "smooth" nets were trained with Gaussian noise of the standard deviation in their name, "ibp" nets with interval
-    bound propagation on l∞ balls of the radius in their name. Pixels are in [0, 1].
+    "smooth" nets were trained with Gaussian noise of the standard deviation in their name. "ibp" nets were trained by
+    interval bound propagation on l∞ balls of the radius in their name. Pixels are in [0, 1].
 
     >>> list_models()
     ['zoo:digits-ibp-0.10', 'zoo:digits-smooth-0.25', 'zoo:digits-smooth-0.50']
@@ -31,12 +31,13 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     """Load the model named by a spec.
 
     Args:
-        spec: ``zoo:NAME`` (`list_models`); ``robustbench:NAME`` or ``robustbench:DATASET/THREAT/NAME``, by default of
+        spec: ``zoo:NAME`` (`list_models`); ``robustbench:DATASET/THREAT/NAME``, or ``robustbench:NAME`` for
             cifar10/Linf, for a model of RobustBench (this needs the package, and downloads no weights); or
             ``module:callable`` for user code, imported with the working directory on the path: a torch module, or a
-            callable without arguments that returns one, such as its class.
-        weights: weight file (`read_state_dict`); default: the bundled weights, those that the callable has set or, for
-            RobustBench, ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps them.
+            callable without arguments that returns a module, such as a class.
+        weights: weight file (`read_state_dict`). Default: the bundled weights for ``zoo:``;
+            ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps its weights, for
+            ``robustbench:``; the weights that the module already has for user code.
 
     Returns:
         The model in eval mode.

@@ -39,7 +39,7 @@ def save_images(
     columns: Mapping[str, Sequence[object]] | None = None,
     about: str = "",
 ) -> None:
-    """Save images whose values are bytes divided by 255, such as x_adv from an attack with ``grid="1/255"``, exactly.
+    """Save images without loss; their values must be bytes divided by 255, as from an attack with ``grid="1/255"``.
 
     A path that ends in .npz becomes one file with x uint8 [N, C, H, W], y and index. Any other path becomes a folder
     with one PNG file for each image, named after its index, and a table, images.tsv. ``load_data("npz:PATH")`` and

@@ -43,15 +43,15 @@ def as_image_set(
 
     Args:
         data: a pair (x, y) of tensors, arrays or lists; or an iterable or map-style data set, such as torch's
-            ``DataLoader`` or ``Dataset``, of pairs, each an image with its label or a batch with labels, or of
-            dictionaries, as in Hugging Face's data sets, with an image (key "image", "img", "pixel_values" or "x") and
-            a label (key "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of
-            Pillow. Floats may have any range; float64 is rounded to float32; uint8 is divided by 255.
+            ``DataLoader`` or ``Dataset``. The items of a data set are pairs (an image with its label, or a batch with
+            labels) or dictionaries, as in Hugging Face's data sets, with an image (key "image", "img", "pixel_values"
+            or "x") and a label (key "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or
+            pictures of Pillow. Floats may have any range; float64 is rounded to float32; uint8 is divided by 255.
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
-        rounding: what to do if float32 does not represent the values of float64 images: "keep" them, rounded, and note
-            this in the set's ``rounded``, so that attacks warn and certification refuses the set; "refuse" them; or
-            "grid", which refuses them only if the images are on none of the usual grids.
+        rounding: treatment of float64 images with values that float32 does not represent. "keep" rounds the values and
+            notes this in the set's ``rounded``, so that attacks warn and certification refuses the set. "refuse"
+            raises an error. "grid" raises an error only if the images are on none of the usual grids.
         classes: the names of the classes in the order of the model's outputs, for data whose labels are names.
 
     Returns:

@@ -56,7 +56,7 @@ class Ledger:
         failures: keys of calls whose last try failed.
         spent: maps the number of a call to the tokens that it cost.
         calls: number of calls sent, lost ones included.
-        tokens: tokens spent, with the largest cost of lost calls.
+        tokens: tokens spent, counting each lost call at its largest possible cost.
         lost: number of calls in flight or lost.
     """
 

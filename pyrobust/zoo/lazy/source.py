@@ -57,7 +57,7 @@ class ImageSource(ABC):
 
     @abstractmethod
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the images from ``position`` onwards: from ``START``, or from an image that was yielded before.
+        """Yield the images from ``position`` onwards; it is ``START`` or the position of an image yielded before.
 
         ``rounded`` is called with float64 pixels that would change if they were rounded to float32.
         """

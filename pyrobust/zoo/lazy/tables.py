@@ -80,7 +80,7 @@ def load_hugging_face(
     The columns are as for `load_parquet`. The package ``datasets`` is not needed.
 
     Args:
-        path: folder that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; or an Arrow file or pattern.
+        path: folder that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; an Arrow file; or a pattern.
         split: split of a ``DatasetDict``. Default: its only split.
         name: name of the set. Default: the path.
         image: column of the images. Default: as for `load_parquet`.

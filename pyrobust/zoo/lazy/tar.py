@@ -47,7 +47,7 @@ def load_tar(
     with a dot, or have no dot, belong to no sample. Nothing is unpacked to disk.
 
     Args:
-        pattern: pattern of the tar files, uncompressed: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
+        pattern: pattern of the uncompressed tar files: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
         name: name of the set. Default: the pattern.
         image: extension of the pictures, such as "seg.png". Default: png, jpg or jpeg, whichever a sample has.
         label: extension of the classes, such as "fine.cls". Default: cls or json; for pictures with the extension
