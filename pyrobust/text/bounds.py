@@ -83,10 +83,10 @@ def certify_words(
 
     The texts are the product :math:`S_1 \times \dots \times S_L` of the sets of words allowed at each position, as in
     Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified
-    robustness to symbol substitutions via interval bound propagation" (both 2019). These texts are exponentially many,
-    and all are bounded in one pass. Both papers propagate the interval of each coordinate over the words. Here, linear
-    functions of the word vectors are bounded over the words themselves: in the layers before the first nonlinear one
-    and, with "crown" and "crown-ibp", at the output. The minimum of a linear bound A·x + b is
+    robustness to symbol substitutions via interval bound propagation" (both 2019). The number of texts is exponential
+    in L, but all texts are bounded in one pass. Both papers propagate the interval of each coordinate over the words.
+    Here, linear functions of the word vectors are bounded over the words themselves: before the first nonlinear layer
+    and, with "crown" and "crown-ibp", also at the output. The minimum of a linear bound A·x + b is
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
@@ -237,7 +237,7 @@ class Problem:
         return torch.stack(lower) if lower else torch.empty(0, 0, dtype=torch.float64)
 
     def largest(self, hopeless: Tensor | None = None) -> Tensor:
-        """Find the largest number of changes proved for each text by bisection: more changes allow more texts."""
+        """Find the largest number of changes proved for each text, by bisection: a proof also covers fewer changes."""
         every = torch.arange(len(self.sets))
         proved, failed = torch.full_like(self.positions, -1), self.positions + 1
         tried = self.positions.clone()  # all changes at once are most often decided

@@ -69,7 +69,7 @@ class WordAttackResult(Tabular):
     def robust_accuracy(self) -> float:
         """Number of texts attacked without success, divided by the number of all texts; NaN for no texts.
 
-        Without targets, these are the texts that are classified correctly both before and after the attack.
+        Without targets, this is the share of texts that are classified correctly both before and after the attack.
         """
         return (sum(self.attacked) - sum(self.success)) / len(self) if len(self) else math.nan
 

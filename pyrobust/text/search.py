@@ -1,4 +1,4 @@
-"""Searches over substitutions, which count and cache queries of a text classifier; several texts share batches."""
+"""Searches over substitutions; they count and cache their queries of a text classifier, and share batches."""
 
 from __future__ import annotations
 

@@ -111,8 +111,9 @@ def compare_models(
         verdicts: as for ``threat_success_rate``.
         models: names, two or more; None for all pairs with a common behaviour.
         confidence: joint confidence level of all intervals.
-        missing: what missing verdicts count as. "bounds": the worst case for each end and for the p-value. "failure" or
-            "success": this outcome, for both models. "exclude": a prompt without judged attempts is left out.
+        missing: what missing verdicts count as. "bounds": each end and the p-value assume the worst case. "failure" or
+            "success": missing verdicts count as this outcome for both models. "exclude": a prompt without judged
+            attempts is left out.
         judge: as for ``threat_success_rate``.
 
     Returns:

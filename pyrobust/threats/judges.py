@@ -127,7 +127,7 @@ class JudgeLabels:
 
 @dataclass(frozen=True)
 class JudgeAccuracy:
-    """Accuracy of a judge with exact confidence intervals; make one with ``judge_accuracy``.
+    """Accuracy of a judge with exact confidence intervals, as returned by ``judge_accuracy``.
 
     Attributes:
         sensitivity: share of successes that the judge calls successes; without successes, NaN with the interval [0, 1].
@@ -190,7 +190,7 @@ def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
 def labels_by_model(
     verdicts: Sequence[bool] | npt.ArrayLike, labels: Sequence[bool] | npt.ArrayLike, models: Sequence[Hashable]
 ) -> dict[Hashable, JudgeLabels]:
-    """Compare a judge's verdicts with the labels separately for each judged model, since its errors differ by model.
+    """Compare a judge's verdicts with labels separately for each judged model, since judges' errors differ by model.
 
     Args:
         verdicts: bool [N], as in ``JudgeLabels.of``.

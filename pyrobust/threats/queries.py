@@ -1,4 +1,4 @@
-"""Number of queries until an attack succeeds; a failed attempt shows only that success takes more than its queries."""
+"""Number of queries until an attack succeeds; an attempt without success gives only a lower bound on this number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 @dataclass(frozen=True)
 class QueriesToSuccess:
-    """How many queries attacks take until they succeed; make one with ``queries_to_success``.
+    """Number of queries until an attack succeeds, as returned by ``queries_to_success``.
 
     The intervals need no assumption about censored attempts, which ended before the budget without success. The lower
     ends of the intervals count each censored attempt as a success at its next query (for the mean, at its last query);
@@ -104,7 +104,7 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """Lower end of the interval for the attempts' least values, and upper end of that for their greatest values."""
+        """Lower end of the interval for the least values, and upper end of the interval for the greatest values."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]

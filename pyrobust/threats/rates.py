@@ -175,9 +175,10 @@ def threat_success_rate(
             same attempts if ``judge`` selects one judge or ``by`` contains "judge".
         by: a column of ``ThreatVerdict``, such as "model" or "category", or several.
         confidence: joint confidence level of all intervals.
-        missing: what attempts without a verdict count as. "bounds": as failures at the lower end and as successes at
-            the upper end; the value is the rate of the judged attempts. "failure" or "success": as this outcome.
-            "exclude": as not made, which is right only if verdicts are missing at random.
+        missing: what attempts without a verdict count as. "bounds": the value is the rate of the judged attempts; the
+            lower end counts the other attempts as failures, and the upper end counts them as successes. "failure" or
+            "success": attempts without a verdict count as this outcome. "exclude": attempts without a verdict are left
+            out, which is right only if verdicts are missing at random.
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:

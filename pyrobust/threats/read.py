@@ -60,15 +60,15 @@ def read_verdicts(
     Args:
         path: the file.
         format: one of these names; None detects it from the content.
-        threat: kind of threat of all rows, in place of the reader's.
+        threat: kind of threat of all rows, in place of the kind that the reader assigns.
         threshold: least score that counts as success, for scores of garak (default: the report's, else 0.5) and
             inspect-ai (default: 0.5).
         invert: whether a success in the log means that the model withstood the attack, for instance because inspect-ai
             scored correct answers. promptfoo's passed tests, which always mean this, are inverted already.
-        behaviour: field that holds the behaviour, in place of the reader's choice: of a sample's metadata (inspect-ai),
-            of an attempt (garak) or of a test's metadata or variables (promptfoo), or a column (CSV). Dots separate the
-            names of nested fields, as in "notes.settings.attack". If variants of one behaviour count as several
-            behaviours, every interval is too narrow.
+        behaviour: name of the field that holds the behaviour, in place of the reader's choice. It is a field of a
+            sample's metadata (inspect-ai), of an attempt (garak), or of a test's metadata or variables (promptfoo), or
+            a column (CSV). Dots separate the names of nested fields, as in "notes.settings.attack". If variants of one
+            behaviour count as several behaviours, every interval is too narrow.
 
     Returns:
         ThreatVerdicts, at least one row.

@@ -93,7 +93,7 @@ def _devices(text: str) -> list[str]:
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
     """Start workers with ``threads`` CPU threads each; default: the number in ``stored``.
 
-    Without either number, processes share the CPUs of this machine equally, and Ray actors have ``RayActors``' default.
+    Without either number, processes share the CPUs of this machine equally; for Ray, ``RayActors`` has a default.
     """
     where = check_executor(executor)
     if where is None:

@@ -24,9 +24,9 @@ def load_digits(split: str = "test") -> ImageSet:
     4.0 (the 1,797 images written by the 13 people of the original test set). Each pixel is the number k of inked cells
     in a 4x4 block, from 0 to 16; it becomes k/16, which is exact in float32.
 
-    The file contains fourteen filled-in forms one after the other: the same sequence of labels repeats every 130 rows
-    or slightly fewer. The last three forms, rows 1415 to 1796, are the test split, so the two splits have no form and
-    at most one writer in common. In a shuffled split, the same people would have written the training and the test
+    The file contains fourteen filled-in forms one after the other, as the labels show: their sequence repeats every 130
+    rows or slightly fewer. The last three forms, rows 1415 to 1796, are the test split, so the two splits have no form
+    and at most one writer in common. In a shuffled split, the same people would have written the training and the test
     images.
 
     Args:

@@ -1,4 +1,4 @@
-"""Labelled images: the interface of all data sets to a sweep, and sets held in memory."""
+"""Labelled images: the interface through which a sweep reads any data set, and data sets held in memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Float32Rounding:
 
     @property
     def found(self) -> Rounded:
-        """Whether float32 rounds any of the values so far; "grid" if these rounded values are on a grid."""
+        """Whether float32 rounds any values so far: "no", "yes", or "grid" if the float64 values are on a grid."""
         return "no" if self._steps is None else "grid" if self._steps else "yes"
 
 

@@ -30,10 +30,10 @@ def load_npz(
 ) -> ImageSet:
     """Load images and labels from the arrays x (or X) and y (or Y) of an npz file, or from arrays of other names.
 
-    The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], uint8
-    (divided by 255) or float in [0, 1], or tabular inputs [N, D], float of any range. y [N] holds integers from 0 on.
-    Float64 is rounded to float32. If rounding changes a value, attacks warn, and certification refuses the data.
-    Certification on a grid accepts the data if the changed values are on a grid.
+    The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], which are
+    uint8 (divided by 255) or float in [0, 1]; or x holds tabular inputs [N, D], float of any range. y [N] holds
+    integers from 0 on. Float64 is rounded to float32. If rounding changes a value, attacks warn, and certification
+    refuses the data. Certification on a grid accepts the data if the changed values are on a grid.
 
     Args:
         path: the file.

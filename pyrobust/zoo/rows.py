@@ -26,10 +26,10 @@ def as_batch(
     rounded: Callable[[Tensor], None] | None = None,
     classes: Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Convert one image with its label, or a batch with labels, from a pair or a dictionary to x and labels [N].
+    """Convert a pair or a dictionary of one image with its label, or of a batch with labels, to x and labels [N].
 
-    x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images if float32 does not represent their values;
-    with ``classes``, labels are names from this list. Raises InputError, naming the data set, for any other row.
+    x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images if float32 does not represent their values.
+    With ``classes``, labels are names from this list. Raises InputError, naming the data set, for any other row.
 
     >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
     >>> x.shape, y

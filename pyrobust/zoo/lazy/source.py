@@ -89,7 +89,8 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
 
     Args:
         pattern: a file; a folder, for all its files with the suffix, in upper or lower case; or names with braces, such
-            as ``{000..127}`` or ``{a,b}``, and wildcards, in natural order: a2 before a10.
+            as ``{000..127}`` or ``{a,b}``, and wildcards. Files found in a folder or by a wildcard are in natural
+            order: a2 before a10.
         suffix: suffix of the files in a folder, with its dot, in lower case.
 
     Raises:
