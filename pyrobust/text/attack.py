@@ -77,7 +77,7 @@ class WordAttack(ABC):
     def attack(
         self, texts: Iterable[str], y: Any, targeted: bool = False, target_labels: Any = None
     ) -> WordAttackResult:
-        """Attack each text that the model classifies correctly; if targeted, each one not yet predicted as its target.
+        """Attack each text that the model classifies correctly; if targeted, each text not yet predicted as its target.
 
         The texts do not influence each other, although those under attack share batches. Rounding in a batch cannot
         cause a success: a text whose two largest logits are too close is run again alone, which counts as a query.

@@ -181,7 +181,7 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
-        """The judgement of a text; a close one is confirmed by running the text alone. None if no query is left."""
+        """The judgement of a text, confirmed by running the text alone if ``close``; None if no query is left."""
         if not judgement.close:
             return judgement
         if self.queries >= self._budget:

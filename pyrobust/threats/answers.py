@@ -16,7 +16,7 @@ class ThreatAnswer:
 
     Attributes:
         id: identifier of the attempt, the same as in the attempt's verdicts.
-        prompt: the text that was sent.
+        prompt: the prompt that was sent.
         attempt: number of the attempt.
         model: name of the model.
         text: the answer; None if no answer came.

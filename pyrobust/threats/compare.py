@@ -39,7 +39,7 @@ class ThreatComparison:
         adjusted: p-value adjusted for all pairs (Holm, 1979).
         test: "mcnemar" where each behaviour differs by -1, 0 or 1, else "betting".
         clusters: number of behaviours that both models or attacks have; this is the sample size.
-        prompts: number of prompts with these behaviours, added over both models or attacks.
+        prompts: number of prompts with these behaviours, summed over both models or attacks.
         missing: number of attempts at these prompts without a verdict.
         only_first: number of prompts of ``first`` that are left out because ``second`` has no prompt with the same
             behaviour, kind of threat and attack (or model).

@@ -31,13 +31,13 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     """Load the model named by a spec.
 
     Args:
-        spec: ``zoo:NAME`` (`list_models`); ``robustbench:DATASET/THREAT/NAME``, or ``robustbench:NAME`` for
-            cifar10/Linf, for a model of RobustBench (this needs the package, and downloads no weights); or
-            ``module:callable`` for user code, imported with the working directory on the path: a torch module, or a
-            callable without arguments that returns a module, such as a class.
-        weights: weight file (`read_state_dict`). Default: the bundled weights for ``zoo:``;
-            ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps its weights, for
-            ``robustbench:``; the weights that the module already has for user code.
+        spec: ``zoo:NAME`` (`list_models`); for a model of RobustBench, ``robustbench:DATASET/THREAT/NAME`` or, for
+            cifar10/Linf, ``robustbench:NAME`` (this needs the package, and downloads no weights); or for user code,
+            imported with the working directory on the path, ``module:callable``: a torch module, or a callable without
+            arguments that returns a module, such as the module's class.
+        weights: weight file (`read_state_dict`). Default: for ``zoo:``, the bundled weights; for ``robustbench:``,
+            ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps its weights; for user
+            code, the weights that the module already has.
 
     Returns:
         The model in eval mode.

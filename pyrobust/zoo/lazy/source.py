@@ -57,9 +57,10 @@ class ImageSource(ABC):
 
     @abstractmethod
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the images from ``position`` onwards; it is ``START`` or the position of an image yielded before.
+        """Yield the images from ``position`` onwards.
 
-        ``rounded`` is called with float64 pixels that would change if they were rounded to float32.
+        ``position`` is ``START`` or the position of an image that was yielded before. ``rounded`` is called with
+        float64 pixels that would change if they were rounded to float32.
         """
 
 
