@@ -136,7 +136,7 @@ def array_field(record: Mapping[str, Any], name: str, where: str) -> list[Any]:
 
 
 def text_field(record: Mapping[str, Any], *names: str) -> str:
-    """The first of the named fields that is a non-empty string; an empty string if there is no such field."""
+    """The first of the named fields that is a non-empty string; without such a field, an empty string."""
     return next((record[name] for name in names if isinstance(record.get(name), str) and record[name]), "")
 
 
