@@ -122,7 +122,7 @@ def test_rounding_to_nearest_is_detected(tmp_path: Path) -> None:
     for op, fault in (("project_linf_ball", "outside"), ("project_l1_ball_box", "outside the box")):
         operands = arguments(op, "normal", 100, torch.float32, FEW, BOXES[1])
         assert faults(op, operands, wrong.project(op, *operands))[fault].any()
-    assert wrong.wrong_truncations(torch.float32, torch.rand(FEW, dtype=torch.float64)) > 0
+    assert wrong.wrong_truncations(torch.float32, torch.rand(100, dtype=torch.float64)) > 0
 
 
 def test_an_inexact_sum_is_detected(tmp_path: Path) -> None:
