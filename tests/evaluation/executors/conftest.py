@@ -1,4 +1,4 @@
-"""Make the helpers of this folder importable; a run of one process."""
+"""A run of one process."""
 
 from pathlib import Path
 

@@ -115,11 +115,8 @@ def test_a_module_that_a_worker_lacks_is_told() -> None:
 
 
 def start(path: Path, executor: str) -> subprocess.Popen[str]:
-    environment = os.environ | {
-        counted_model.LOG: f"{path}.passes",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    code = "import logging, sys; from support import counted_model; logging.basicConfig(); counted_model.certify(*sys.argv[1:])"
+    environment = os.environ | {counted_model.LOG: f"{path}.passes", "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = "import logging, sys, support.counted_model as model; logging.basicConfig(); model.certify(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(path), executor]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

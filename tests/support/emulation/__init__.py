@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.op_inputs import BYTE, NOISES
 from torch import Tensor
 
 from pyrobust.checks import NORMS
 from pyrobust.ops import grid_noise
+from support.op_inputs import BYTE, NOISES
 
 Runs = Sequence[tuple[int, int, int, int]]
 Normalize = tuple[Sequence[float], Sequence[float]] | None
