@@ -498,10 +498,10 @@ class BoundedModel:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
         Every returned radius is proved. The search for an example's radius ends when the largest radius to try is
-        proved, at the time limit, or when a proof has failed at a radius that exceeds the returned radius by at most
-        2⁻²⁰·largest (2⁻²⁰·max(1, radius) if ``largest`` is not given). No radius is inferred from a proof at another
-        radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone; with these, the radius
-        is the quotient of a margin and a slope.
+        proved, at the time limit, after 100 rounds, or when a proof has failed at a radius that exceeds the returned
+        radius by at most 2⁻²⁰·largest (2⁻²⁰·max(1, radius) if ``largest`` is not given). No radius is inferred from a
+        proof at another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone; with
+        these, the radius is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.

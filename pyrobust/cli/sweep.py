@@ -130,8 +130,8 @@ def naming_executor(on: str | None) -> Iterator[None]:
 def resumable(path: Path, shard: str | None = None, out: str | None = None) -> Iterator[Report]:
     """Yield the function that reports a sweep's progress; if the sweep is interrupted, say how to resume it, and exit.
 
-    ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. If ``shard`` is auto, or ``out`` is a
-    folder, all shards in the folder must belong to one sweep, which is checked before the first image.
+    ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. If ``shard`` is auto, or is given with
+    a folder ``out``, all shards in the folder must belong to one sweep, which is checked before the first image.
     """
     from pyrobust.runs.progress import sweep_reporting
 

@@ -131,7 +131,7 @@ def grid_integers(
 
 @functools.lru_cache(maxsize=32)
 def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
-    """The distribution function of J in units of 2⁻⁹⁶, rounded toward ½; 96 random bits are compared with it.
+    """The distribution function of J in units of 2⁻⁹⁶, rounded away from ½; 96 random bits are compared with it.
 
     The values are 2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach. The lower tail is below the first threshold;
     the upper tail begins at the last one.

@@ -49,9 +49,9 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
     """Plot certified accuracy over the radius as exact step curves, as a PNG, PDF or SVG.
 
     The value at radius r is the share of images whose prediction is correct and certified with a radius R >= r; the
-    curve falls by one image's share just beyond every certified radius. The band shows, at each radius, the confidence
-    interval for the share in the distribution of the images (Clopper and Pearson, 1934); the intervals do not hold
-    jointly.
+    curve falls by one image's share just beyond the certified radius of each such image. The band shows, at each
+    radius, the confidence interval for the share in the distribution of the images (Clopper and Pearson, 1934); the
+    intervals do not hold jointly.
 
     Args:
         logs: a run or certification logs, all of one norm and with at least one image.

@@ -86,8 +86,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
     Raises:
         InputError: no path; or files that are not exactly the shards of one sweep: a missing shard, a shard given
-            twice, or different parameters (batch size, chunk and device may differ; on a grid, only chunk may differ,
-            and the torch versions must agree). The message names every such fault.
+            twice, or different parameters (batch size, chunk, device, threads and order may differ; on a grid, batch
+            size, device and torch version must agree). The message names every such fault.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])

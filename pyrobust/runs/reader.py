@@ -69,7 +69,7 @@ class Header:
     """The header of a run: its kind, parameters, model, data and guarantee.
 
     Attributes:
-        kind: "certify", "predict", "attack", "verify", "sandwich" or "threat".
+        kind: "certify", "predict", "attack", "verify" or "sandwich".
         parameters: everything that the results depend on, as JSON values (`pyrobust.runs.parameters`).
         model: display name of the model; compared only if the model has no hash.
         model_sha256: hash of the model's structure and parameters; "" for a callable without one.

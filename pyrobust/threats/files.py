@@ -25,8 +25,8 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
     """Write verdicts atomically: as JSON Lines, or Parquet if the name ends in ``.parquet``.
 
     The first line of JSON Lines names the format and its version; each other line is one verdict, an object with the
-    columns of ``ThreatVerdict``. A Parquet file has these columns and one for each name in ``ThreatVerdict.extras``;
-    writing it needs pandas and pyarrow.
+    columns of ``ThreatVerdict`` and, if it has any, its ``extras``. A Parquet file has these columns and one for each
+    name among the extras; writing it needs pandas and pyarrow.
 
     Args:
         verdicts: the table to write.

@@ -20,10 +20,11 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 class QueriesToSuccess:
     """Number of queries until an attack succeeds, as returned by ``queries_to_success``.
 
-    The intervals need no assumption about censored attempts, which ended before the budget without success. The lower
-    ends of the intervals count each censored attempt as a success at its next query (for the mean, at its last query);
-    the upper ends count each censored attempt as a failure within the budget. The estimates themselves are those of
-    Kaplan and Meier (1958), which assume that censored attempts are like all other attempts.
+    The intervals need no assumption about censored attempts, which ended before the budget without success, or have no
+    verdict or count. The lower ends of the intervals count each censored attempt as a success at its next query (for
+    the mean, at its last query); the upper ends count each censored attempt as a failure within the budget. The
+    estimates themselves are those of Kaplan and Meier (1958), which assume that censored attempts are like all other
+    attempts.
 
     Attributes:
         budget: number of queries up to which successes count.

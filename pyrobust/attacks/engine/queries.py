@@ -70,8 +70,8 @@ class Queries:
         With a differentiable ``transform``, the logits are those of the model at transform(x).
 
         The gradient of each example is multiplied by a positive factor, the same for all draws of an ``EOT``. The
-        factor makes the derivatives of the loss with respect to the logits of size 1, so that the gradient does not
-        vanish where the loss is nearly flat.
+        factor makes the derivatives of the loss with respect to the logits (of the first draw) of size 1, so that the
+        gradient does not vanish where the loss is nearly flat.
         """
         logits, (value,), (gradient,) = self.gradients(x, [loss], transform)
         return logits, value, gradient

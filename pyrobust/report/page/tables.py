@@ -189,7 +189,7 @@ class Shown:
 
 
 def gallery(subject: PageSubject) -> dict[str, list[Shown]]:
-    """The worst and the best examples; at most half of the worst are misclassified, and these come first."""
+    """The worst and the best examples; misclassified ones first, and half of the worst unless either run out."""
     order = subject.order.tolist()
     wrong = int((~subject.correct).sum())
     lost, correct = order[:wrong], order[wrong:]
