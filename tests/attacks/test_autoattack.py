@@ -143,6 +143,8 @@ def test_few_classes(classes: int, names: list[str] | None, caplog: pytest.LogCa
     assert list(result.accuracy)[1:] == (names or ["apgd-ce", "apgd-t", "fab-t"])
     assert any("apgd-t needs four classes" in line for line in caplog.messages) == (classes < 4)
     if classes == 2:
+        quick(net, attacks_to_run=["apgd-ce", "apgd-dlr"]).generate(x, y)
+        assert any("apgd-dlr needs 3 classes: skipped" in line for line in caplog.messages)
         with pytest.raises(InputError, match="expected an attack that can run with 2 classes, such as apgd-ce"):
             AutoAttack(net, attacks_to_run=["apgd-t", "apgd-dlr"]).generate(x, y)
 

@@ -168,7 +168,7 @@ CONSTRUCTION: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: AutoAttack(NET, version="custom"), InputError, 'attacks_to_run: .* with version="custom", got No'),
     (lambda: AutoAttack(NET, certify_first="yes"), InputTypeError, "certify_first: expected"),
     (lambda: MinimumNormEnsemble(NET, attacks=[]), InputError, "attacks: expected one or more distinct"),
-    (lambda: MinimumNormEnsemble(NET, attacks=["ddn"]), InputError, "attacks: expected attacks that know linf"),
+    (lambda: MinimumNormEnsemble(NET, attacks=["ddn"]), InputError, "attacks: .* know linf, .*fmn, .*; got 'ddn'"),
     (lambda: MinimumNormEnsemble(NET, attacks=["pgd"]), InputError, "attacks: expected"),
     (lambda: adapted(3), InputTypeError, "attack: expected an attack of foolbox, torchattacks or ART, or .* got int"),
     (lambda: adapted(PGD), InputTypeError, "attack: .*; make an instance of the class"),

@@ -143,6 +143,12 @@ def test_modes_are_restored_and_dropout_is_off() -> None:
     assert torch.equal(first.lower, certify_words(classify, [sets], [0]).lower)
 
 
+def test_frames_name_the_method() -> None:
+    pytest.importorskip("pandas", reason="the extra pandas")
+    frame = certify_words(classifier(), [[("good", "fine"), ("dull",)]], [0], method="ibp").to_pandas()
+    assert (len(frame), frame.attrs["method"], frame.attrs["max_substitutions"]) == (1, "ibp", None)
+
+
 def test_parts_that_cannot_be_certified() -> None:
     sets = [[("good", "fine"), ("dull",)]]
 
