@@ -56,11 +56,11 @@ class AdaptedResult:
 class AdaptedAttack(AdversarialAttack):
     """An attack of foolbox, torchattacks, ART or adversarial-lib, or any function, evaluated by this library.
 
-    The attack is run on the examples that the model classifies correctly. Its points are checked: a point outside the
-    ball or the clip range, by however little, is projected onto both, so that x_adv lies inside in exact arithmetic; a
-    point that is not finite is replaced by x. Whether x_adv fools the model is judged afterwards, on x_adv, by
-    ``evaluate`` and ``attack_dataset``: an attack that needed more than epsilon may then fail. ``result`` says how many
-    points lay outside, and by how much.
+    The attack is run on the examples that the model classifies correctly. Its points are checked. A point outside the
+    ball or the clip range, by however little, is projected onto both, so that x_adv lies inside in exact arithmetic. A
+    point that is not finite is replaced by x. ``evaluate`` and ``attack_dataset`` then judge whether x_adv fools the
+    model. If the attack's own point was outside the ball, x_adv may fail although that point succeeded. ``result`` says
+    how many points lay outside, and by how much.
 
     ========================= =========================================================================================
     foolbox                   an attack such as ``foolbox.attacks.LinfPGD()``, called with ``epsilons=epsilon``
@@ -71,9 +71,9 @@ class AdaptedAttack(AdversarialAttack):
     ========================= =========================================================================================
 
     Attacks of torchattacks and ART have an epsilon of their own: set it to the same value. A targeted attack of ART is
-    made with targeted=True. The random number generators of torch, numpy and Python are seeded for every batch from the
-    seed and the index of its first example, and restored afterwards: results are reproducible, but depend on the batch
-    size.
+    made with targeted=True. For every batch, the random number generators of torch, numpy and Python are seeded from
+    the attack's seed and the index of the batch's first example; afterwards their states are restored. Results are
+    therefore reproducible, but depend on the batch size.
 
     Args:
         model, norm, clip_min, clip_max, device, clip, grid: see ``AdversarialAttack``.
@@ -176,8 +176,8 @@ class AdaptedAttack(AdversarialAttack):
             indices: [N], the index of each example in its data set; default 0 … N - 1.
 
         Returns:
-            [N, ...], in x's dtype and on its device, inside the ball and the clip range; x itself where the model errs
-            without an attack.
+            [N, ...], in x's dtype and on its device, inside the ball and the clip range; x itself where the model
+            already misclassifies x.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range, or an attack that returns another shape or

@@ -42,16 +42,17 @@ class APGD(BatchAttack):
     In linf and l2, the step size starts at 2·epsilon, and steps have momentum: x_{t+1} = Π(x_t + 0.75·(z − x_t) +
     0.25·(x_t − x_{t−1})), z = Π(x_t + step·d(∇L)), where Π is the projection and d the norm's ascent direction.
     Checkpoints are at the shares p_{j+1} = p_j + max(p_j − p_{j−1} − 0.03, 0.06) of the steps, with p_0 = 0 and p_1 =
-    0.22. At a checkpoint an example's step size is halved, and the example restarts from its best point, if the loss
-    rose in at most a share rho of the steps since the last checkpoint, or if neither step size nor best loss has
-    changed since then.
+    0.22. At a checkpoint, an example's step size is halved and the example restarts from its best point in either of
+    two cases: the loss rose in at most a share rho of the steps since the last checkpoint; or neither the step size nor
+    the best loss has changed since then.
 
-    In l1, the step direction is the sign of the largest derivatives among the coordinates that can still move, divided
-    by the number of these derivatives; the result is projected on the intersection of ball and clip range. At first a
-    step changes 20 % of the coordinates. After every 4 % of the steps, the number of coordinates to change is set to
-    1/1.5 times the number that the best perturbation changes. The step size becomes epsilon if that perturbation has
-    become sparser by 5 % (the example then restarts from its best point); else it is divided by 1.5, but stays at least
-    epsilon / 10. (The original also spends part of the step on coordinates at the bounds of the clip range.)
+    In l1, a step changes only the coordinates with the largest derivatives, among the coordinates that can still move.
+    Its direction is the sign of these derivatives, divided by their number. The result is projected on the intersection
+    of ball and clip range. At first a step changes 20 % of the coordinates. After every 4 % of the steps, the number of
+    coordinates to change is set to 1/1.5 times the number that the best perturbation changes. The step size becomes
+    epsilon if that perturbation has become sparser by 5 % (the example then restarts from its best point); else it is
+    divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on coordinates at the
+    bounds of the clip range.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

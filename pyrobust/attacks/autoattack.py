@@ -60,9 +60,9 @@ class CertifiedFirst:
         proved: [N], whether each example is proved robust. Proved examples are not attacked, so none can be both proved
             and broken.
         seconds: time that the proofs took.
-        rows_each: least number of rows that the attacks would have pushed through the model for a proved example.
+        rows_each: least number of rows that the model would have been run on to attack one of the proved examples.
         reason: why nothing could be proved and every example was attacked; None if proofs were tried.
-        guarantee: guarantee of the proofs.
+        guarantee: what the proofs guarantee.
     """
 
     proved: tuple[bool, ...]
@@ -273,8 +273,8 @@ class AutoAttack(Ensemble):
         Takes the same arguments as ``BatchAttack.generate``.
 
         Returns:
-            [N, ...], in x's dtype and on its device: x itself where the model errs without an attack or the example is
-            robust.
+            [N, ...], in x's dtype and on its device: x itself where the model already misclassifies x, or where no
+            attack fooled it.
 
         Raises:
             InputError: mismatched shapes, values, labels or indices out of range, missing target labels, or a model

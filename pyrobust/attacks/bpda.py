@@ -15,10 +15,10 @@ from pyrobust.errors import InputTypeError, ModelError
 class BPDA(nn.Module):
     """A part of a model that computes ``module`` and has the gradient of another function, ``backward``.
 
-    Backward pass differentiable approximation (Athalye, Carlini and Wagner, 2018): where g is not differentiable, or
-    its gradient is useless, f(g(x)) is attacked with the gradient of f at g(x) and the Jacobian at x of a
-    differentiable h ≈ g. The identity suits a g that nearly returns its input, such as quantization; a g whose output
-    has another shape, such as a thermometer code, needs an h with that output shape.
+    Backward pass differentiable approximation (Athalye, Carlini and Wagner, 2018) attacks f(g(x)) if g is not
+    differentiable or has a useless gradient. It uses the gradient of f at g(x) and the Jacobian at x of a
+    differentiable h ≈ g. If g nearly returns its input, as quantization does, the identity is a suitable h. If the
+    output of g has another shape, as a thermometer code does, h must have that output shape.
 
     The output is exactly that of ``module``. ``module`` runs without gradients, so that its parameters receive none;
     ``backward`` runs only if gradients are enabled. Second derivatives are refused.

@@ -222,7 +222,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:
-    """Radii [N] of balls that contain, as real numbers, every grid point allowed in an attack with radii epsilon [N].
+    """Radii [N] of real balls that contain every grid point that an attack with the radii epsilon [N] may return.
 
     On a grid with step h, the attack bounds differences Δk of integer levels k. The float of a level differs from h·k
     by at most u, half a unit in the last place of the largest level. So the floats of two levels are at most h·|Δk| +

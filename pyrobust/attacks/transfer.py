@@ -82,8 +82,8 @@ class TransferAttack(BatchAttack):
     those of MI-FGSM. Several surrogates are attacked through the mean of their logits.
 
     The steps do not use the attacked model, which may be any callable. The attacked model is run on x, since
-    misclassified examples are returned unchanged, and on the last iterates, which are returned whether or not they are
-    misclassified. ``evaluate`` and ``attack_dataset`` measure this attack like any other.
+    misclassified examples are returned unchanged. It is also run on the last iterates, which are returned even if they
+    are classified correctly. ``evaluate`` and ``attack_dataset`` measure this attack like any other.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -46,7 +46,7 @@ class UniversalResult:
             interval does not hold for other examples, because ``delta`` was chosen on the examples of ``fit``: see
             ``UniversalPerturbation.evaluate``.
         clip_min, clip_max: the clip range.
-        forwards: rows pushed through the model.
+        forwards: number of rows that the model was run on.
     """
 
     delta: Tensor

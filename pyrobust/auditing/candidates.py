@@ -45,8 +45,9 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
     """Yield usual parameters other than the assumed ones.
 
     With ``pile`` (equal radii at the upper end of the log), only parameters whose maximum radius is the radius of the
-    pile are yielded. Without a pile, candidates with another sigma keep the assumed n and alpha. Candidates with
-    another formula change n and alpha only where nobody stated them.
+    pile are yielded. If there is no pile, parameters with a sigma other than the assumed one have the assumed n and
+    alpha. Parameters with another formula have another n only if nobody stated n, and another alpha only if nobody
+    stated alpha.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)
@@ -62,7 +63,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters with one unusual value: a value that ``pile`` implies or, without one, a value of few digits."""
+    """Yield parameters with one unusual value: one that ``pile`` implies or, if there is no pile, one of few digits."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:

@@ -26,7 +26,7 @@ _DISTINCT = 0.5
 
 
 def check_copies(log: CertificationLog) -> Iterator[AuditFinding]:
-    """Flag rows with the label, prediction, radius and time of other rows, and blocks repeated with different times."""
+    """Flag rows that repeat label, prediction, radius and time of other rows, and blocks repeated with other times."""
     rows = np.flatnonzero(first_rows(log))
     if len(rows) < _MIN_ROWS or not log.smoothed:
         return

@@ -35,7 +35,7 @@ _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
 def check_judgement(log: CertificationLog, judgement: ParameterJudgement, usable: _Mask) -> Iterator[AuditFinding]:
-    """Report contradictions of the assumed parameters; as notes if other unstated values explain them, else faults."""
+    """Flag radii that contradict the assumed parameters: a note if other unstated values explain them, else a fault."""
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)

@@ -25,9 +25,9 @@ _LOG_SPOILED = float(np.log(1e-3))
 class Fit:
     """Printed radii, and how well given parameters explain them.
 
-    The score is the logarithm of the likelihood of the radii, relative to random digits. The score of a radius that
-    some number of votes gives is higher if fewer of the printed radii near it can come from votes. A radius that no
-    number of votes gives has the score of a row spoiled by chance. The evidence of each pile is subtracted.
+    The score is the logarithm of the likelihood of the radii, relative to random digits. If some number of votes gives
+    a radius, the score of the radius is higher, the fewer of the printable radii near it come from votes. A radius that
+    no number of votes gives has the score of a row spoiled by chance. The evidence of each pile is subtracted.
     """
 
     radii: PrintedRadii

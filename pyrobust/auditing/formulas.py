@@ -1,7 +1,7 @@
 """Radii as functions of votes: the certificate of Cohen et al. (2019), and formulas that scripts use instead.
 
-A radius R obtained from k of n votes determines the tail 1 - p of the underlying probability p, and p determines k:
-each formula consists of these two functions. Votes are real numbers here: a printed radius stands for an interval of
+If a radius R comes from k of n votes, R determines the tail 1 - p of the underlying probability p, and p determines k.
+Each formula consists of these two functions. Votes are real numbers here: a printed radius stands for an interval of
 votes, and the formula explains the radius if the interval contains an integer.
 """
 

@@ -34,7 +34,8 @@ class ParameterJudgement:
         explanations: fits of the radii under all parameters that explain the radii better than the assumed parameters
             do, and as well as the best parameters tried. Usual parameters come first; the tuple is empty if there are
             none.
-        innocent: the best fit among the assumed parameters and those that change only unstated parameters.
+        innocent: the best fit under the assumed parameters, or under parameters that differ from them only in unstated
+            values.
         saturation: the pile of equal radii at the upper end, if any.
         free: names of the parameters that nobody stated.
     """

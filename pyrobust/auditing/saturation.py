@@ -102,8 +102,9 @@ def find_saturation(
 ) -> Saturation | None:
     """Find the pile at the upper end of ascending distinct radii [D], given their decimals and numbers of rows [D].
 
-    The pile is the radius with the most rows among the largest radii, or else among all radii, provided that few rows
-    are above it. None if no such radius has clearly more rows than the radii just below it.
+    Two radii are tried: the radius with the most rows among the largest radii, then the radius with the most rows of
+    all. The first of the two that fulfils two conditions is the pile: few rows have larger radii, and it has clearly
+    more rows than each radius just below it. The result is None if neither fulfils both.
 
     >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)

@@ -46,7 +46,8 @@ class HopSkipJump(MinimumNormAttack):
        steps.
     2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g); the jump is halved until the new point is adversarial.
     3. Bisection, on the segment to x (l2) or by clipping to a shrinking ball around x (linf), finds the boundary. Its
-       precision is the distance times the smaller of 0.001 and gamma·d^(−3/2) (l2) or gamma·d^(−2) (linf).
+       precision is a factor times the distance. In l2, the factor is the smaller of 0.001 and gamma·d^(−3/2); in linf,
+       it is the smaller of 0.001 and gamma·d^(−2).
 
     The start is a random image, or the nearest of ``starts`` that fools the model. ``minimum`` returns the nearest
     points found, ``generate`` only those within epsilon; ``forwards`` counts the queries.

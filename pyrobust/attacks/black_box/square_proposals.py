@@ -50,7 +50,10 @@ class Proposals(abc.ABC):
 
     @abc.abstractmethod
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        """Images with one window changed, from u [B, query_numbers]; on the CPU ``best`` may be overwritten."""
+        """The images ``best``, each with one window changed.
+
+        The random numbers u [B, query_numbers] determine the changes. On the CPU ``best`` may be overwritten.
+        """
 
     @abc.abstractmethod
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:

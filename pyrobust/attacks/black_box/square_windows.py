@@ -43,7 +43,9 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor) -> Grid:
-        """Grid of a batch [B, C, H, W], contiguous or channels_last; other inputs count as one row of one channel.
+        """Pixel grid of a batch [B, C, H, W], contiguous or channels_last.
+
+        Inputs of other shapes count as one row of one channel.
 
         >>> Grid.of(torch.zeros(2, 3, 4, 5)).strides
         (20, 5, 1)
@@ -77,7 +79,8 @@ class Grid(NamedTuple):
         return (top * row + left * column)[:, None, None] + inside
 
     def tiles(self) -> tuple[Tensor, int]:
-        """Squares that cover the image, about five per row: offsets [T, C, side²], and their side."""
+        """T squares that cover the image, about five per row: offsets of their elements [T, C, side²], and their side.
+        """
         side = max(min(self.height, self.width) // 5, 1)
         down, across = self.height // side, self.width // side
         top, left = (self.height - down * side) // 2, (self.width - across * side) // 2
@@ -101,12 +104,12 @@ def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
-    """Two adjacent pyramids, one positive, one negative, with joint norm 1, and the transposed pair: float64 [2, h·w].
+    """Two windows, float64 [2, h·w]: each holds a positive pyramid beside a negative one, with joint norm 1.
 
     A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ``, where k runs from the pixel's distance to the center up to the
     border's distance to the center, both in the maximum norm; p is 2 for l2 (Andriushchenko et al., 2020, equation 2)
-    and 4 for l1. The first row of the result stacks the pyramids vertically, and the second row stacks them
-    horizontally; if the window is not square, both rows stack the pyramids along its longer side.
+    and 4 for l1. The first window stacks the pyramids vertically, and the second window stacks them horizontally. If
+    the window is not square, both stack the pyramids along its longer side.
 
     >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
     tensor([[ 1,  1,  1],

@@ -1,4 +1,4 @@
-"""Diagnosis of attacks that fail: is the model robust, or do its gradients mislead?"""
+"""Diagnosis of attacks that fail: is the model robust, or do its gradients mislead the attacks?"""
 
 from __future__ import annotations
 

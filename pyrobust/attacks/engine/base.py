@@ -119,8 +119,9 @@ class AdversarialAttack(_Arguments, abc.ABC):
     """An attack on a classifier: a search for a misclassified x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range.
 
     Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. The constructor
-    puts a module into evaluation mode and moves it to the device, permanently; its parameters receive no gradients.
-    ``generate`` and ``evaluate`` run a module in evaluation mode, then put every submodule back into its own mode.
+    puts a module into evaluation mode and moves it to the device; both changes are permanent. The module's parameters
+    receive no gradients. ``generate`` and ``evaluate`` run a module in evaluation mode, then put every submodule back
+    into its own mode.
 
     The attributes ``model``, ``epsilon``, ``norm``, ``clip_min``, ``clip_max`` and ``device`` may be assigned at any
     time and take effect from then on; assigning ``model`` or ``device`` moves a module to the device. Subclasses may
@@ -141,8 +142,9 @@ class AdversarialAttack(_Arguments, abc.ABC):
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
             fraction that rounds to it, or "auto" for the grid that x is on. x is then moved to the nearest levels k·h,
             h being the step, with a warning if that changes x. ``generate`` returns the values float32(k·h) in x's
-            dtype, or float64(k·h) if x is float64 and its values have that form. The ball is defined exactly on levels,
-            with epsilon read as a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
+            dtype, or float64(k·h) if x is float64 and its values have that form. The ball is defined on the levels k,
+            exactly: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h, where ε is epsilon read as a fraction. Default:
+            None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -304,7 +306,9 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return norm, torch.full((len(x),), scale, dtype=torch.float64)
 
     def box_of(self, x: Tensor) -> Tensor | None:
-        """Radii of an example's elements for x [N, ...], float64 [...] on the CPU; None if all elements share a radius.
+        """Radii of one example's elements, float64 [...] on the CPU; None if all elements share a radius.
+
+        The argument x is [N, ...].
 
         Raises:
             InputError: other shapes, or radii that differ between the examples.

@@ -39,7 +39,7 @@ class BatchAttack(AdversarialAttack):
     For every example the attack returns one of three points: the example itself, if the model misclassifies it; else a
     point that fools the model, also in a batch of one; or, if no such point was found, the point of highest loss. All
     points are in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the
-    example's index, so results depend on the batch size only where the model's own arithmetic does.
+    example's index, so results depend on the batch size only if the model's own arithmetic depends on it.
 
     Subclasses define ``_run`` (see ``pyrobust.attacks.engine.state.AttackState``).
 

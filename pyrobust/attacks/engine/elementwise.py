@@ -25,9 +25,9 @@ class Elementwise(Norm):
 
     In linf, elements can have radii of their own. Distances are then max |δᵢ| / radiusᵢ, where 0/0 is 0, and the
     epsilon of a ball multiplies all radii. Without such radii, distances are those of ``norm``. The last operations of
-    ``place`` round toward x and clip. Its points are therefore in the ball and the clip range in exact arithmetic, and
-    an element stays unchanged if its radius is 0 or the ends of its clip range are equal. The ``lower`` and ``upper``
-    of a ``Ball`` are not used.
+    ``place`` round toward x and clip. The points of ``place`` are therefore in the ball and the clip range in exact
+    arithmetic. An element stays unchanged if its radius is 0 or the ends of its clip range are equal. The ``lower`` and
+    ``upper`` of a ``Ball`` are not used.
 
     Args:
         norm: the norm over all elements.
@@ -99,17 +99,18 @@ class Elementwise(Norm):
         return z if self.radius is None else z.mul_(self.radius.to(z))
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """Distance between opposite corners of the clip range, whose widths may differ; both arguments are ignored."""
+        """Distance between opposite corners of the clip range; the arguments are ignored, since widths may differ.
+        """
         return min(float(torch.linalg.vector_norm(self._room, _ORDERS[self.name])), 1 / _TINY)
 
     def width(self, lower: float, upper: float) -> float:
-        """Largest width of an element's clip range, in units of its radius; the width is 1 if values have no limit."""
+        """Largest width of an element's clip range, in units of the element's radius; 1 if values have no limit."""
         if self.radius is None:
             return self.norm.width(lower, upper)
         return 1 / max(float(self.radius.max()), _TINY) if upper >= LIMIT else self.diameter(0, 0.0)
 
     def scaled(self, z: Tensor) -> Tensor:
-        """Multiply elements by their radii, or by 1 if they share one; elements that cannot move become 0."""
+        """Multiply elements by their radii, or by 1 if all share one radius; elements that cannot move become 0."""
         return z * self.weight.to(z)
 
     def unscaled(self, z: Tensor) -> Tensor:

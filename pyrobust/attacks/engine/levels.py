@@ -144,9 +144,9 @@ class Levels:
         In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or rounding has
         removed small perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is
         rounded, as far as the integer ball requires. At a slightly larger scale or smaller shift, several coordinates
-        may round up together. Of these coordinates, as many as fit into the ball are rounded up, those with the lowest
-        indices first. In l2, the resulting point has the largest inner product with the perturbation among all points
-        with the same sum of squared levels.
+        may round up together. Then only as many of these coordinates as fit into the ball are rounded up, in the order
+        of their indices. In l2, the resulting point has the largest inner product with the perturbation among all
+        points with the same sum of squared levels.
 
         Args:
             norm: the norm of the ball.
@@ -214,7 +214,7 @@ class Levels:
 
 
 def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
-    """Distance h·max |Δk|, h·√(Σ Δk²) or h·Σ |Δk| for the given maximum or sum, rounded up to a float.
+    """Distance h·max |Δk|, h·√(Σ Δk²) or h·Σ |Δk| as a float, rounded up; ``total`` is the maximum or the sum.
 
     >>> level_distance(8, Fraction(1, 255), "linf"), level_distance(4, Fraction(1, 4), "l2")
     (0.03137254901960785, 0.5)

@@ -81,11 +81,11 @@ class Norm(abc.ABC):
         return box_diameter(self.name, coordinates, width)
 
     def width(self, lower: float, upper: float) -> float:
-        """Width of the clip range in the norm's unit, the unit of step sizes; 1 if values have no limit."""
+        """Width of the clip range, in the unit of this norm's step sizes; 1 if values have no limit."""
         return 1.0 if upper >= LIMIT else upper - lower
 
     def scaled(self, z: Tensor) -> Tensor:
-        """Multiply elements by their radii, if they have their own; elements that cannot move become 0."""
+        """Multiply elements by their radii, if elements have their own radii; elements that cannot move become 0."""
         return z
 
     def unscaled(self, z: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Norm(abc.ABC):
         return z
 
     def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
-        """Ends of the clip range (numbers or [D]), and radii of the elements ([D], or None if they share one)."""
+        """Ends of the clip range (numbers or [D]), and radii of the elements ([D], or None if all share one radius)."""
         return ball.lower, ball.upper, None
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:
@@ -259,9 +259,9 @@ class L0(Norm):
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
         """Project delta on the intersection of ball and clip range.
 
-        A coordinate that is kept moves to its nearest valid value c and reduces the squared distance from δ² to
-        (δ − c)²: the projection keeps the coordinates with the largest c·(2δ − c). On a tie, the coordinate with the
-        lower index is kept.
+        A coordinate δ that is kept moves to the nearest valid value c. This reduces the squared distance from δ² to (δ
+        − c)², that is, by c·(2δ − c). The projection therefore keeps the coordinates with the largest c·(2δ − c). On a
+        tie, the coordinate with the lower index is kept.
         """
         clipped = _clip(delta, ball)
         gain = (clipped * (2 * delta - clipped)).flatten(1)
@@ -300,8 +300,8 @@ def norm_of(norm: NormLike, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) ->
 def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
     """Project perturbations [B, ...] of examples [B, ...] in their dtype; see ``AdversarialAttack.project``.
 
-    The values are those of the exact kernels; the gradient with respect to delta and x is that of the projection in
-    real numbers.
+    The values come from the exact kernels. The gradient with respect to delta and x is the gradient of the projection
+    in real numbers.
 
     >>> x, delta = torch.tensor([[0.5, 1.5]]), torch.tensor([[0.5, 0.125]], requires_grad=True)
     >>> z = project_perturbation(norm_of("linf"), delta, Ball(x, torch.tensor([0.25]).double(), 0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Queries of the attacked model: logits, gradients of a loss, and verdicts; counts the rows of forward passes."""
+"""Queries of the attacked model: logits, gradients of a loss, verdicts, and a count of the rows of forward passes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Queries:
         With a differentiable ``transform``, the logits are those of the model at transform(x).
 
         The gradient of each example is multiplied by a positive factor, the same for all draws of an ``EOT``. The
-        factor makes the derivatives of the loss with respect to the logits (of the first draw) of size 1, so that the
+        factor scales the derivatives of the loss with respect to the logits (of the first draw) to size 1, so that the
         gradient does not vanish where the loss is nearly flat.
         """
         logits, (value,), (gradient,) = self.gradients(x, [loss], transform)
@@ -82,7 +82,8 @@ class Queries:
         losses: Sequence[Callable[[Tensor], LogitLoss]],
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Like ``gradient``, for several losses of the same logits: one forward pass, one backward pass per loss."""
+        """Like ``gradient``, but for several losses of the same logits: one forward pass, one backward pass per loss.
+        """
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
         logits: list[Tensor] = []
         values: list[list[Tensor]] = [[] for _ in losses]

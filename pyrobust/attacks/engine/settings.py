@@ -177,7 +177,7 @@ class DeclaredInOrder(Declared):
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
-    """Return the settings of a class by name, those of base classes first; a redeclared setting keeps its first place.
+    """Return the settings of a class by name, inherited settings first; a redeclared setting keeps its first place.
 
     >>> class Walk(Declared):
     ...     steps: int = setting(default=40)

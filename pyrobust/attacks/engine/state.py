@@ -56,17 +56,18 @@ class HostCopy:
 class AttackState:
     """The examples of one batch that are still under attack, and the queries of the model about them.
 
-    An attack's ``_run`` receives a state. It queries the model with ``gradient`` or ``logits`` and passes the verdicts
-    on its iterates to ``retire``, which removes fooled examples from every per-example tensor. At the end, it calls
-    ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is ``ROBUST``,
-    ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); a close verdict is confirmed by running the example alone.
+    An attack's ``_run`` receives a state. ``_run`` queries the model with ``gradient`` or ``logits``. It passes the
+    verdicts on its iterates to ``retire``, which removes fooled examples from every per-example tensor. At the end,
+    ``_run`` calls ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is
+    ``ROBUST``, ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); a close verdict is confirmed by running the example
+    alone.
 
     Rows of a batch change places when other rows leave, so nothing may depend on a row's position. ``retire`` may move
-    rows within the tensors passed to it, and on a GPU ``retire`` keeps x_adv for some steps: make a new x_adv for each
-    step rather than changing x_adv in place.
+    rows within the tensors passed to it. On a GPU, ``retire`` still reads x_adv some steps later, so make a new x_adv
+    for each step instead of changing x_adv in place.
 
-    On a grid of levels, iterates stay arbitrary floats; every queried and every returned point is ``snap(x_adv)``;
-    the attack itself need not call ``snap``.
+    On a grid of levels, iterates stay arbitrary floats, but every queried and every returned point is ``snap(x_adv)``.
+    The attack itself need not call ``snap``.
 
     Attributes:
         x: [B, ...], the clean examples.
@@ -126,7 +127,10 @@ class AttackState:
         return [int(row) for row in self._rows]
 
     def take(self, rows: Tensor) -> AttackState:
-        """The examples of these rows [n], int64, as a separate state, which does not report examples that leave it."""
+        """A separate state with the examples of these rows, int64 [n].
+
+        Examples that are removed from the separate state have no results recorded.
+        """
         subset = copy.copy(self)
         subset.x, subset.y, subset.epsilon, subset.index = (
             tensor[rows] for tensor in (self.x, self.y, self.epsilon, self.index)
@@ -149,7 +153,7 @@ class AttackState:
         return Ball(self.x, self.epsilon, self.lower, self.upper)
 
     def snap(self, x_adv: Tensor) -> Tensor:
-        """The points that the model sees for iterates [B, ...]: on the grid, if there is one.
+        """The points that the model is queried at for the iterates [B, ...]: grid points, if the attack has a grid.
 
         An iterate inside the ball is rounded to a point inside the ball. An iterate outside the ball (for example, from
         another phase) is rounded to the nearest grid point. If there are more or fewer iterates than examples, each

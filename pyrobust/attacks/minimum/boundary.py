@@ -21,7 +21,7 @@ DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 def rivals(state: AttackState, limit: int | None) -> Tensor:
-    """Classes other than y in order of decreasing clean logit, [B, T]: at most ``limit``, and one if targeted."""
+    """Classes [B, T] other than y, in order of decreasing logit at x: at most ``limit`` classes, or one if targeted."""
     logits = state.logits(state.x)
     if logits.shape[1] < 2:
         raise ModelError(f"model: expected at least 2 classes, got {logits.shape[1]}")
@@ -37,7 +37,9 @@ def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitL
 
 
 def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: Norm) -> tuple[Tensor, Tensor]:
-    """The f [B] and ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖, in the dual norm."""
+    """Value f [B] and gradient ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖, in the dual
+    norm.
+    """
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)

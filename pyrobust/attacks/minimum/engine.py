@@ -33,9 +33,9 @@ _LONGER = (1.03, 1.1)
 class MinimumNormAttack(BatchAttack):
     """An attack that searches for the nearest adversarial example at any distance.
 
-    ``minimum`` returns the nearest examples found; ``generate`` returns those within epsilon, as other attacks do. If
-    possible, a returned point lies so far beyond the boundary that rounding, which depends on the batch, cannot undo
-    its success.
+    ``minimum`` returns the nearest adversarial examples found. ``generate`` returns only adversarial examples within
+    epsilon, as other attacks do. If possible, a returned point lies so far beyond the boundary that rounding, which
+    depends on the batch, cannot undo its success.
 
     Subclasses define ``_search``.
 

@@ -72,10 +72,10 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     """Runs minimum-norm attacks one after the other and keeps the nearest point of each example.
 
     The default in linf and l1 is FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random points; in
-    l2, DDN with 30 steps runs before these. In l0, σ-zero and FMN follow a search that, for each linearized boundary,
-    moves as few coordinates as needed to an end of the clip range. Except in l0, random points are also tried on inputs
-    of at most eight coordinates: 2096 points, one forward pass each, cover such a small space. DeepFool, CW and EAD are
-    slower or weaker than the default attacks and run only on request.
+    l2, DDN with 30 steps runs before these. In l0, a search comes first, then σ-zero and FMN. For each linearized
+    boundary, the search moves as few coordinates as needed to an end of the clip range. In the other norms, random
+    points are also tried if inputs have at most eight coordinates: 2096 points, one forward pass each, cover such a
+    small space. DeepFool, CW and EAD are slower or weaker than the default attacks and run only on request.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

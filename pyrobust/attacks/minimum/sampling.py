@@ -25,11 +25,11 @@ _NEARER = 0.3
 class Sampling(MinimumNormAttack):
     """Random search for the nearest adversarial point, which covers the ball if an input has few coordinates.
 
-    First, points are drawn uniformly from the ball around x that reaches to the nearest adversarial point so far; the
-    ball shrinks with each success. These points find boundaries to which no gradient at x leads. Then points in
-    shrinking neighbourhoods of the nearest point find the corners of piecewise linear boundaries, where gradients lead
-    back and forth between faces. The number of points that cover a ball grows exponentially with the number of
-    coordinates: beyond about eight coordinates, gradients are more effective.
+    First, points are drawn uniformly from a ball around x. Its radius is the distance of the nearest adversarial point
+    so far, so the ball shrinks with each success. These points find boundaries to which no gradient at x leads. Then
+    points in shrinking neighbourhoods of the nearest point find the corners of piecewise linear boundaries, where
+    gradients lead back and forth between faces. The number of points that cover a ball grows exponentially with the
+    number of coordinates: beyond about eight coordinates, gradients are more effective.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

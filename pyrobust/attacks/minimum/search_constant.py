@@ -40,7 +40,7 @@ class SearchConstant:
 
 
 class Descent(abc.ABC):
-    """The iterates of one descent, with one constant c for each example; examples leave when they stop improving."""
+    """The iterates of one descent, with one constant c for each example; an example that stops improving is removed."""
 
     @abc.abstractmethod
     def point(self, subset: AttackState) -> Tensor:
@@ -52,7 +52,10 @@ class Descent(abc.ABC):
 
     @abc.abstractmethod
     def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
-        """Take a step; ``active`` [B] (c, or 0 where the margin is reached) weights the margin's gradient [B, ...]."""
+        """Take a step.
+
+        The margin's gradient [B, ...] is multiplied by ``active`` [B]: c, or 0 if the confidence κ is attained.
+        """
 
     @abc.abstractmethod
     def keep(self, staying: Tensor) -> None:

@@ -35,9 +35,9 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], ro
         order: all nodes, each after its inputs; the last is the output.
         ranges: ranges of the nodes that ``read_ranges`` lists.
         rows: the coefficients of the output.
-        stop: whether to concretize at the ranges of the first activations that coefficients reach. The results are
-            interval bounds of the rows, except that the later affine nodes are combined and not bounded one by one,
-            which would lose tightness.
+        stop: whether to stop at the last activations before the output and to bound the sums there from the
+            activations' ranges. The results are interval bounds of the rows, with one difference: the affine nodes
+            after these activations are combined, because bounding them one by one would be looser.
     """
     coefficients = {order[-1]: rows}
     total = rows.new_zeros(())

@@ -43,7 +43,7 @@ def uses_batch_last(z: Tensor) -> bool:
 def affine_intervals(
     center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None, slope: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return center W·center + b and radius |W|·radius of v = W·z + b; with a slope, those of max(v, slope·v).
+    """Return the center W·center + b and radius |W|·radius of v = W·z + b; with a slope, of max(v, slope·v).
 
     A radius that all examples share, such as the radius of the input's ball, is propagated only once.
 
@@ -75,7 +75,7 @@ def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, T
 
 
 def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Coefficients of z, and the constant, from coefficients of max(z, slope·z), like ``relax_coefficients``.
+    """Turn coefficients of max(z, slope·z) into coefficients of z and a constant, as ``relax_coefficients`` does.
 
     Args:
         a: [B or 1, S, *shape].
@@ -123,7 +123,7 @@ def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tens
 
 
 def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
-    """Coefficients [B, S, C, H, W] of a convolution's input, and the constant [B, S], from those of its output.
+    """Coefficients [B, S, C, H, W] of a convolution's input, and the constant [B, S], from coefficients of its output.
 
     ``a`` is [B, S, O, h, w], and ``bias`` is [O].
 

@@ -23,7 +23,7 @@ _FEW = 1000
 
 @dataclasses.dataclass(frozen=True)
 class EngineBounds:
-    """Bounds, float64 [B, S], and the number of the method of each, uint8 [B, S]; iteration yields only the bounds."""
+    """Bounds, float64 [B, S], and the number of each bound's method, uint8 [B, S]; iteration yields only the bounds."""
 
     lower: Tensor
     upper: Tensor

@@ -68,7 +68,7 @@ class TensorEngine:
         self._work = Work([Step(layer.node, layer.inputs) for layer in layers])
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bounds [B, S] of rows [S, K] or [B, S, K]; without ``with_upper``, upper bounds are +inf.
+        """Bounds [B, S] of rows [S, K] or [B, S, K] times the output; without ``with_upper``, upper bounds are +inf.
 
         Raises:
             ModelError: matrix products on this device may not be IEEE float64, or one example does not fit into memory.

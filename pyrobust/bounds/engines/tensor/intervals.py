@@ -239,5 +239,5 @@ def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: LayerRange) -> tuple[
 
 
 def windows(layer: Layer, z: Tensor, outside: float) -> Tensor:
-    """The elements of each window of a MaxPool [B, size, K], ``outside`` where a window exceeds the border."""
+    """The elements [B, size, K] of each window of a MaxPool; beyond the border, elements are ``outside``."""
     return torch.cat([z, z.new_full((len(z), 1), outside)], 1)[:, layer.index]  # -1 is the last

@@ -66,7 +66,10 @@ def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) 
 
 
 def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """``backward`` for rows with one coefficient, ±1: weights are copied, not summed; neuron and sign are [R]."""
+    """``backward`` for rows with a single coefficient, ±1: weights are copied, not summed.
+
+    ``neuron`` [R] is the place of each row's coefficient, and ``sign`` [R] its value.
+    """
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return weight[neuron] * sign.unsqueeze(1)

@@ -112,7 +112,7 @@ def _inside(neuron: Tensor, planes: Planes, window: Window) -> Tensor:
 
 
 def tiles(neuron: Tensor, planes: Planes, each: int) -> tuple[Tensor, list[tuple[int, Window]]]:
-    """Neurons sorted by square tiles of the plane: their order, and the count and window of each tile.
+    """Sort neurons by square tiles of the plane; return their order, and each tile's window and number of neurons.
 
     Args:
         neuron: int64 [R], neurons of a layer [C, H, W].

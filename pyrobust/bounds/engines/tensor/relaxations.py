@@ -9,7 +9,7 @@ A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes thes
 - where several consumers add to one coefficient: one rounding error for each addition.
 
 All these errors are subtracted from lower intercepts and added to upper ones, so that the backward pass need not track
-them; a relative error of every intercept covers the rounding of the pass's own sums.
+them. Every intercept is also widened by a relative error, which covers the rounding of the pass's own sums.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Relaxations:
         return self._without_nan(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
 
     def _without_nan(self, pair: Pair) -> Pair:
-        """The pair, infinite where an unbounded input has left NaN."""
+        """The pair, with infinite bounds in place of NaN, which an unbounded input may cause."""
         if not self._arithmetic.unbounded:
             return pair
         return Pair(
@@ -140,7 +140,7 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """The rounding error that a coefficient of 1 causes in its row, including that of differences of inputs."""
+        """The rounding error of a row for a coefficient of 1, including the rounding error of differences of inputs."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
