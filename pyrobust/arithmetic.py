@@ -2,7 +2,7 @@
 
 A callable may cast its float64 input to float32, a module may enter autocast in ``forward`` and return float32, and a
 GPU may multiply float32 numbers in TF32. Two runs of such a model differ by rounding errors of its coarsest arithmetic.
-``watched`` finds a model's coarsest arithmetic during an ordinary forward pass: it follows the values computed from the
+``watched`` finds a model's coarsest arithmetic during an ordinary forward pass. It follows the values computed from the
 input, operator by operator, but not inside custom operators.
 """
 

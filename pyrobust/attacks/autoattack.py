@@ -73,7 +73,7 @@ class CertifiedFirst:
 
     @property
     def rows_saved(self) -> int:
-        """Least number of rows that the attacks would have pushed through the model for the proved examples."""
+        """Least number of rows that the model would have been run on to attack the proved examples."""
         return self.rows_each * sum(self.proved)
 
     def __repr__(self) -> str:
@@ -92,10 +92,10 @@ class AutoAttackResult(Tabular):
     """The outcome of each attack.
 
     Attributes:
-        broken_by: [N], the attack that fooled the model on each example; "clean" where the model errs without an
-            attack, None where the example is robust.
+        broken_by: [N], the attack that fooled the model on each example; "clean" where the model already misclassifies
+            x, None where no attack fooled it.
         accuracy: "clean" → clean accuracy; then, in order, each attack → accuracy after it.
-        forwards: rows pushed through the model.
+        forwards: number of rows that the model was run on.
         flags: reasons to doubt the result, at most one for each name.
         certified_first: the examples that were not attacked because they were proved robust; None without
             ``certify_first``.

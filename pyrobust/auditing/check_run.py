@@ -12,9 +12,9 @@ from pyrobust.runs.run import Run
 def check_run(run: Run) -> Iterator[AuditFinding]:
     """Flag rows of a run whose derived columns do not follow from its votes, limits or verdicts.
 
-    The columns are recomputed by the functions that wrote them. Logits, bounds and distances to images do not follow
-    from the file, which lacks the images, and are not checked. Combinations of columns that no run can have are refused
-    when the table is read (`pyrobust.runs.kinds.kind.Kind.check_rows`).
+    The columns are recomputed by the functions that wrote them. Logits, bounds and distances to images are not checked,
+    because the file does not contain the images. Combinations of columns that no run can have are refused when the
+    table is read (`pyrobust.runs.kinds.kind.Kind.check_rows`).
     """
     try:
         differing = list(run.header.type.contradictions(run))

@@ -226,7 +226,7 @@ class Parameters:
         return votes[:, 0], votes[:, 1]
 
     def differing(self, other: Parameters) -> list[str]:
-        """Return which of n, alpha and sigma differ from those of other parameters, by name."""
+        """Return which of "n", "alpha" and "sigma" have a different value in ``other``."""
         return [name for name in ("n", "alpha", "sigma") if getattr(self, name) != getattr(other, name)]
 
 

@@ -79,8 +79,7 @@ class Grid(NamedTuple):
         return (top * row + left * column)[:, None, None] + inside
 
     def tiles(self) -> tuple[Tensor, int]:
-        """T squares that cover the image, about five per row: offsets of their elements [T, C, side²], and their side.
-        """
+        """T squares that cover the image, about five per row: offsets of elements [T, C, side²], and the side."""
         side = max(min(self.height, self.width) // 5, 1)
         down, across = self.height // side, self.width // side
         top, left = (self.height - down * side) // 2, (self.width - across * side) // 2
@@ -107,9 +106,9 @@ def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = Non
     """Two windows, float64 [2, h·w]: each holds a positive pyramid beside a negative one, with joint norm 1.
 
     A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ``, where k runs from the pixel's distance to the center up to the
-    border's distance to the center, both in the maximum norm; p is 2 for l2 (Andriushchenko et al., 2020, equation 2)
-    and 4 for l1. The first window stacks the pyramids vertically, and the second window stacks them horizontally. If
-    the window is not square, both stack the pyramids along its longer side.
+    border's distance to the center. Both distances are in the maximum norm. The power p is 2 for l2 (Andriushchenko et
+    al., 2020, equation 2) and 4 for l1. The first window stacks the pyramids vertically, and the second window stacks
+    them horizontally. If the window is not square, both stack the pyramids along its longer side.
 
     >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
     tensor([[ 1,  1,  1],

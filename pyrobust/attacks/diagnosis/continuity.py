@@ -22,8 +22,8 @@ _MOVES = (2.0**-6, 2.0**-9, 2.0**-12)
 def find_cause_of_gradient(subject: ExaminedModel) -> Cause:
     """Explain a gradient that is missing, zero or wrong.
 
-    - "constant": the outputs do not change anywhere tried, ends of the clip range included.
-    - "piecewise constant": most changes of x far below epsilon leave the logits bitwise the same.
+    - "constant": the outputs are the same at all points tried, also at the ends of the clip range.
+    - "piecewise constant": most changes of x far below epsilon do not change a bit of the logits.
     - "discontinuous": a segment is halved repeatedly, and the half with the larger change is kept. For more than half
       of the examples, the change does not shrink with the length of the segment.
     - "replaced": none of these. The outputs change smoothly, but the backward pass does not return their derivative.

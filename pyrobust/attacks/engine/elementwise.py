@@ -99,8 +99,7 @@ class Elementwise(Norm):
         return z if self.radius is None else z.mul_(self.radius.to(z))
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """Distance between opposite corners of the clip range; the arguments are ignored, since widths may differ.
-        """
+        """Distance between opposite corners of the clip range; the arguments are ignored, since widths may differ."""
         return min(float(torch.linalg.vector_norm(self._room, _ORDERS[self.name])), 1 / _TINY)
 
     def width(self, lower: float, upper: float) -> float:

@@ -1,7 +1,7 @@
 """The l∞, l2, l1 and l0 norms of attacks: distance, projection on the feasible set, ascent step and random start.
 
-Every iterate of every attack comes from ``Norm.place`` or ``Norm.step``, whose last operation rounds toward the clean
-example: in exact arithmetic, the perturbation of a returned point lies inside the ball and the clip range.
+Every iterate of every attack comes from ``Norm.place`` or ``Norm.step``. Their last operation rounds toward the clean
+example, so a returned point lies inside the ball and the clip range in exact arithmetic.
 """
 
 from __future__ import annotations

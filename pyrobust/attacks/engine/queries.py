@@ -82,8 +82,7 @@ class Queries:
         losses: Sequence[Callable[[Tensor], LogitLoss]],
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Like ``gradient``, but for several losses of the same logits: one forward pass, one backward pass per loss.
-        """
+        """Like ``gradient``, for several losses of the same logits: one forward pass, one backward pass for each."""
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
         logits: list[Tensor] = []
         values: list[list[Tensor]] = [[] for _ in losses]

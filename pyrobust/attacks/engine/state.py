@@ -129,7 +129,7 @@ class AttackState:
     def take(self, rows: Tensor) -> AttackState:
         """A separate state with the examples of these rows, int64 [n].
 
-        Examples that are removed from the separate state have no results recorded.
+        For examples removed from the separate state, no result is recorded.
         """
         subset = copy.copy(self)
         subset.x, subset.y, subset.epsilon, subset.index = (

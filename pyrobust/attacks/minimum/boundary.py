@@ -30,16 +30,14 @@ def rivals(state: AttackState, limit: int | None) -> Tensor:
 
 
 def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitLoss]]:
-    """The loss f_c for each column of classes [B, T]; if targeted, only the target's margin."""
+    """The losses f_c, one for each column of ``ranking`` [B, T]; if targeted, only the target's margin."""
     if state.targeted:
         return [functools.partial(_margin, state.y)]
     return [functools.partial(_lead, state.y, classes) for classes in ranking.T.contiguous()]
 
 
 def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: Norm) -> tuple[Tensor, Tensor]:
-    """Value f [B] and gradient ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖, in the dual
-    norm.
-    """
+    """Value f [B] and gradient ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖ (dual norm)."""
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)

@@ -22,7 +22,7 @@ class EAD(ConstantSearch):
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip range:
     each gradient step on the first two terms, with momentum, is followed by shrinking z − x by β in every coordinate.
     The step size falls with the square root of the share of steps left. A binary search finds the constant c of each
-    example, as in ``CarliniWagner``; an example leaves the search early only if its objective has stopped falling and
+    example, as in ``CarliniWagner``. The descent of an example ends early only if its objective has stopped falling and
     no nearer point was found since the last check. Finally, secant steps between x and the nearest point shorten the
     perturbation.
 

@@ -47,7 +47,7 @@ class FiniteSets:
 
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
-        changes: [B], how many parts of an input may differ from their first points at once.
+        changes: [B], the largest number of parts of an input that may differ from their first points at the same time.
         error: [B, P·m], the rounding error that a coefficient of 1 causes in its row.
     """
 
@@ -156,7 +156,7 @@ class BackwardPass:
         return self._propagate({output: a}, image, total, windows_below(self.network, output, None), kept)
 
     def to_input(self, image: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return A [R, n], b [R] with A·x + b ≤ a·output for specification rows ``a`` [R, size]; overwrite ``a``.
+        """Return A [R, n] and b [R] with A·x + b ≤ a·output for rows ``a`` [R, size], which are overwritten.
 
         A is returned as computed; b is lowered to account for all rounding errors.
         """

@@ -93,7 +93,7 @@ class TensorEngine:
         return bounds
 
     def ranges(self, inputs: InputSet, query: Query) -> Iterator[tuple[Node, Tensor, Tensor]]:
-        """(layer, lower, upper) for all layers but the input, in order; lower and upper [B, size] on the CPU."""
+        """For each layer but the input, in order: (layer, lower, upper), with lower and upper [B, size] on the CPU."""
         layers = self._network.layers[1:]
         lower = [torch.full((len(inputs), layer.size), -torch.inf, dtype=torch.float64) for layer in layers]
         upper = [torch.full_like(low, torch.inf) for low in lower]
@@ -106,7 +106,7 @@ class TensorEngine:
         return zip((layer.node for layer in layers), lower, upper, strict=True)
 
     def linear(self, inputs: InputSet, rows: Tensor | None, query: Query) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(lower A [B, S, n], lower b [B, S], upper A, upper b) on the CPU: A·x + b bounds the rows on each set."""
+        """Linear bounds A·x + b of the rows on each set, on the CPU: A [B, S, n] and b [B, S], lower, then upper."""
         network = self._network
         if rows is None:
             rows = torch.eye(network.layers[network.output].size, dtype=torch.float64, device=network.device)

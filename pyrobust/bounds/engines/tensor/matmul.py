@@ -38,7 +38,7 @@ def check_products(device: torch.device) -> None:
 
 
 def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
-    """The sums Σ w·z of a layer, without bias: z [N, inputs] to [N, size]; w is the weight, or its magnitude."""
+    """The sums Σ w·z [N, size] of a layer, without bias, for z [N, inputs]; w is the weight, or its magnitude."""
     node = layer.node
     if not isinstance(node, Conv2d):
         return z @ weight.mT

@@ -87,7 +87,7 @@ def cropped(t: Tensor, planes: Planes, window: Window | None) -> Tensor:
 
 
 def moved(a: Tensor, planes: Planes, have: Window | None, want: Window | None) -> Tensor:
-    """Coefficients moved from one window of planes to another, cut or padded with zeros; contiguous."""
+    """Move coefficients from one window of planes to another, cut or padded with zeros; the result is contiguous."""
     if have is None or have == (want or Window.whole(planes)):
         return a.contiguous()
     y0, y1, x0, x1 = want = want or Window.whole(planes)

@@ -2,9 +2,9 @@
 
 A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes these errors:
 
-- at a sum of products: the computed coefficients are taken as exact, which causes an error of at most γ Σ|a w| or,
-  after multiplication by the inputs, |a|·γ·Σ|w|m. Inexact weights, biases and deployed sums are treated in the same
-  way;
+- at a sum of products: the computed coefficients are taken as exact, which causes an error of at most γ Σ|a w|. After
+  multiplication by the inputs, this error is at most |a|·γ·Σ|w|m. Inexact weights, biases and deployed sums are treated
+  in the same way;
 - at a function or a factor of a product: the product a·slope is rounded, with an error of at most |a|·u·|slope|·m; and
 - where several consumers add to one coefficient: one rounding error for each addition.
 

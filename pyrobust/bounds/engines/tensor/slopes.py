@@ -1,12 +1,12 @@
 """Search for the lower slopes that make the bound of each row largest (α-CROWN; Xu et al., 2021).
 
 Every line through zero with a slope in [0, 1] is a lower bound of an unstable ReLU, so each row may have slopes of its
-own. The ranges of the neurons, from which the relaxations are computed, do not change during the search. Let a neuron
-have the coefficient a > 0 in a row's bound, and let z be its value when the row's minimiser (the input at which the
-row's linear bound is smallest) is carried forward through the same relaxations. Then the derivative of the bound with
-respect to the neuron's slope is a·z. So one backward pass and one forward pass give the gradient of all rows. Every
-iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly chosen slopes can only
-make bounds looser, never unsound.
+own. The ranges of the neurons, from which the relaxations are computed, do not change during the search. A row's
+minimiser is the input at which the row's linear bound is smallest. It is carried forward through the same relaxations,
+which gives a value z for each neuron. If a neuron has the coefficient a > 0 in the row's bound, the derivative of the
+bound with respect to the neuron's slope is a·z. So one backward pass and one forward pass give the gradient of all
+rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly chosen
+slopes can only make bounds looser, never unsound.
 """
 
 from __future__ import annotations
