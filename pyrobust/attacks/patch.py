@@ -98,9 +98,9 @@ class AdversarialPatch(InputAgnosticAttack):
     """A patch that makes a model err wherever it is placed (Brown, Mané, Roy, Abadi and Gilmer, 2017).
 
     The pixels under the mask are replaced. Each step puts the patch on every image of a minibatch, at an independent
-    random position, and moves the pixels by step_size along the sign of the gradient of Σᵢ min(Lᵢ, beta), with momentum
-    0.9, within the clip range. A quarter of the positions are held out: ``evaluate`` uses only these. If a ``position``
-    is given, the patch stays there.
+    random position. It then moves the patch's pixels, within the clip range, by step_size along the sign of the
+    gradient of Σᵢ min(Lᵢ, beta), with momentum 0.9. A quarter of the positions are held out: ``evaluate`` uses only
+    these. If a ``position`` is given, the patch stays there.
 
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.

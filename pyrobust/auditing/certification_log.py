@@ -165,8 +165,8 @@ def read_certification_log(
     seconds, h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. An incomplete last line is dropped and reported as
     a finding. `pyrobust.auditing.audit` checks whether the rows can be true.
 
-    A run stores its own n, alpha and sigma, and so does the header that ``pyrobust log`` writes beside a log; arguments
-    that differ from the stored values are ignored, with a note.
+    A run stores its own n, alpha and sigma. So does the header that ``pyrobust log`` writes beside a log. If an
+    argument differs from a stored value, the argument is ignored, with a note.
 
     Args:
         path: the file; untrusted, at most 1 GiB.

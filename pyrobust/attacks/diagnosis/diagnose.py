@@ -56,7 +56,7 @@ def diagnose(
 
     - the forward pass, on at most 64 examples: outputs that are random, differ in training mode, are NaN, or are
       probabilities or hard decisions instead of logits; or gradients computed inside the forward pass;
-    - the gradient, on the same examples: missing, zero, not finite, saturated, or not that of the model. For the last
+    - the gradient, on the same examples: missing, zero, not finite, saturated, or not the model's own. For the last
       check, the margin's change along segments of the ball is compared with the integral of the gradient;
     - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps;
       queries (Square) or a surrogate's adversarial examples fool more than gradient-based attacks; more steps and

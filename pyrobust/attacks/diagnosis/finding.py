@@ -52,9 +52,9 @@ class Finding:
 class Diagnosis(Tabular):
     """Whether the failure of attacks on a model means that the model is robust; made by ``diagnose``.
 
-    "nothing found" does not prove robustness: it says that the gradients are those of the model, and that no attack
-    tried here is better than gradient-based attacks. "undecided" says only that there are no findings because the
-    gradient could not be tested or attacks could not be compared; ``undecided`` has the reasons.
+    "nothing found" does not prove robustness: it says that the gradients are the model's own, and that no attack tried
+    here is better than gradient-based attacks. "undecided" says only that there are no findings because the gradient
+    could not be tested or attacks could not be compared; ``undecided`` has the reasons.
 
     Attributes:
         verdict: "suspicious" or "masked", the worst severity of the findings; without findings, or with notes only,

@@ -19,11 +19,11 @@ from .search_constant import ConstantSearch, Descent
 class EAD(ConstantSearch):
     """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018); the nearest point is the one nearest in l1.
 
-    FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip range:
-    each gradient step on the first two terms, with momentum, is followed by shrinking z − x by β in every coordinate.
-    The step size falls with the square root of the share of steps left. A binary search finds the constant c of each
-    example, as in ``CarliniWagner``. The descent of an example ends early only if its objective has stopped falling and
-    no nearer point was found since the last check. Finally, secant steps between x and the nearest point shorten the
+    FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip range.
+    After each gradient step on the first two terms, with momentum, every coordinate of z − x is shrunk by β. The step
+    size falls with the square root of the share of steps left. A binary search finds the constant c of each example, as
+    in ``CarliniWagner``. The descent of an example ends early only if its objective has stopped falling and no nearer
+    point was found since the last check. Finally, secant steps between x and the nearest point shorten the
     perturbation.
 
     Args:

@@ -23,7 +23,8 @@ class SigmaZero(MinimumNormAttack):
     """The σ-zero attack (Cinà, Villani, Pintor, Schönherr, Biggio and Pelillo, 2025), l0.
 
     Adam, with the gradient divided by its largest coordinate, minimizes max(z_y − max_{k≠y} z_k, 0) + (1/D)·Σ δᵢ² /
-    (δᵢ² + σ), whose second term approximates ‖δ‖₀ / D; x + δ stays in the clip range. After each step coordinates with
+    (δᵢ² + σ), where the second term approximates ‖δ‖₀ / D. The point x + δ stays in the clip range. After each step
+    coordinates with
     |δᵢ| < τ are zeroed; τ grows by ``threshold_step`` times the step size at an adversarial point and falls by that
     amount otherwise. The step size falls along a cosine to 10 % of its first value. Finally, unneeded changes are
     removed.

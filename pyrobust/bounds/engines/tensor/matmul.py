@@ -26,8 +26,8 @@ _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 def check_products(device: torch.device) -> None:
     """Raise ModelError where matrix products of float64 tensors may be emulated.
 
-    From CUDA 13.0 on, an environment variable can make cuBLAS emulate float64 products by products of integers, whose
-    errors are not multiples of the float64 roundoff; torch has no switch for this.
+    From CUDA 13.0 on, an environment variable can make cuBLAS emulate float64 products by products of integers. The
+    errors of such products are not multiples of the float64 roundoff. torch has no switch for this.
     """
     setting = os.environ.get(_EMULATION, "")
     if device.type == "cuda" and setting not in ("", "0"):
