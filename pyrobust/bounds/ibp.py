@@ -48,13 +48,13 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     The bounds are those of the network in evaluation mode; the model's own modes are unchanged
     afterwards. The bounds hold in exact arithmetic, like those of ``BoundedModel.bounds``.
 
-    Captured networks are kept for further calls with inputs of the same shape: at most eight, and none after its model
-    is deleted. Every call first compares the model's state with its state at capture: every byte of its tensors, its
-    attributes, the members of its classes, and the global variables that the classes' code uses. The logits on one row
-    of the ``x`` that was passed at capture are compared, too. A changed model is captured again. A model is captured at
-    every call if it has forward hooks, a part that cannot be compared (such as an attribute of a user-defined class),
-    or calls of functions that look up computed names (such as ``getattr``). A captured network takes about three times
-    the memory of the model's parameters.
+    At most eight captured networks are kept, for further calls with inputs of the same shape. If a model is deleted,
+    its network is no longer kept. Every call first compares the model's state with its state at capture: every byte of
+    its tensors, its attributes, the members of its classes, and the global variables that the classes' code uses. The
+    logits on one row of the ``x`` that was passed at capture are compared, too. A changed model is captured again. A
+    model is captured at every call if it has forward hooks, a part that cannot be compared (such as an attribute of a
+    user-defined class), or calls of functions that look up computed names (such as ``getattr``). A captured network
+    takes about three times the memory of the model's parameters.
 
     Changes of anything else that a forward pass reads (files, environment variables, and the code and settings of
     torch) are noticed only if the compared logits differ. No other thread may run or change the model during a

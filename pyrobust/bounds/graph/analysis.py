@@ -1,4 +1,4 @@
-"""Analysis of a graph, done once: readers of a node, fused layers, and the part that is affine in the input."""
+"""Analysis of a graph, done once: the readers of each node, fused layers, and the part that is affine in the input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
-    """The readers of every wanted node and of all nodes that wanted nodes need, with one entry for each read.
+    """Map each wanted node, and each node that it needs, to the nodes that read it, one entry for each read.
 
     Args:
         order: all nodes, each after its inputs.
@@ -94,10 +94,10 @@ def origin(node: Node) -> Origin:
 
 
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
-    """For each element, index and sign (±1) of the first element that equals it or its negative for every input.
+    """Find, for each element, the first element that equals it or its negative for every input: index and sign (±1).
 
-    Only gathered elements, and sums and differences of two elements, are compared; the result is None if no two
-    elements are equal or opposite. The deployed forward pass rounds equal and opposite elements in the same way.
+    Only gathered elements are compared, and sums and differences of two elements. If no two elements are equal or
+    opposite, the result is None. The deployed forward pass rounds equal and opposite elements in the same way.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> turned = Gather(name="g", shape=(2,), inputs=(x,), index=torch.tensor([1, 0]))
@@ -122,7 +122,7 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
-    """The nodes that compute a weighted sum of squares, from the sum down to the squares, and the node that is squared.
+    """Find the nodes that compute a weighted sum of squares, from the sum down to the squares, and the squared node.
 
     None unless the node is such a sum and its weights and shifts are ≥ 0. A ReLU among the nodes leaves the values,
     which are ≥ 0, unchanged.
@@ -182,7 +182,7 @@ def is_partial(node: Node) -> bool:
 
 
 class Step(NamedTuple):
-    """A node of an engine's list of layers, with the numbers of the earlier layers that it reads."""
+    """A layer in an engine's list of layers: a node, and the indices of the earlier layers that it reads."""
 
     node: Node
     inputs: tuple[int, ...]
@@ -223,7 +223,10 @@ class Analysis:
         ]
 
     def repeats(self, i: int) -> list[int]:
-        """Return, for each input of layer i, how often its most-read element is read through this input (≥ 1)."""
+        """Return, for each input of layer i, the largest number of times that the layer reads one element of it.
+
+        This number is at least 1.
+        """
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool):
             return [1] * len(inputs)

@@ -87,9 +87,9 @@ def capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tens
 
     Args:
         model: its mode is restored afterwards.
-        example_input: [B, ...], floating-point; its shape and dtype matter, and for a module without tensors its
-            device. Graph and module are compared on the example, and on batches of its size B or, for a wide module,
-            on smaller batches.
+        example_input: [B, ...], floating-point; its shape and dtype matter; its device matters only for a module
+            without tensors. Graph and module are compared on the example, and on batches of its size B; if the module
+            is wide, these batches are smaller.
         counterpart: maps a parameter, buffer or constant of the module to the tensor of its values in the graph.
 
     Raises:

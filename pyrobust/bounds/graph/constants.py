@@ -1,11 +1,11 @@
 """The constants of a captured model: parameters, buffers, and tensors that the forward pass derives from them alone.
 
 A constant has two forms. ``value()`` is the tensor that the model computes, connected to the parameters so that it
-follows them during training. ``enclosure()`` is an interval around the real number: a point for a parameter, but wider
-for 1/std or γ/√(v + ε), which a forward pass rounds.
+follows them during training. ``enclosure()`` is an interval that contains the real number. For a parameter, the
+interval is a point; for 1/std or γ/√(v + ε), which a forward pass rounds, it is wider.
 
 Other functions of parameters, such as weight normalisation or a matrix exponential, are evaluated: the floats that the
-model computes are taken as parameters of the real network, see ``Constant.evaluated``.
+model computes count as parameters of the real network, see ``Constant.evaluated``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Constant:
 
     @classmethod
     def evaluated(cls, function: Callable[..., Tensor], operands: Sequence[Constant]) -> Constant:
-        """A function of constants whose float result is a parameter of the real network; errors as for ``of``."""
+        """A function of constants; its float result counts as a parameter of the real network. Errors: see ``of``."""
         constant = cls(function, lambda: enclosure(), tuple(operands), lambda: exact())
         enclosure, exact = _frozen(constant.value)
         constant.is_evaluated = True

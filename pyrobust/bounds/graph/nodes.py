@@ -1,9 +1,9 @@
 """The graph of a classifier, in the kinds of node that bounds propagate through.
 
-Every node is a function of its input nodes; shapes are those of one example. A node is an affine map (``Linear``,
+Every node is a function of its input nodes; a shape is the shape of one example. A node is an affine map (``Linear``,
 ``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), an elementwise
 ``Product`` of two nodes, or a ``MaxPool``. Average pooling, for instance, is a convolution with ones and a ``Scale``;
-sorting is a chain of ``Sort``.
+sorting is a chain of ``Sort`` nodes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Conv2d(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Scale(Node):
-    """The map scale·z + shift of each element; scale and shift broadcast to [1, *shape], None means 1 and 0."""
+    """The map scale·z + shift of each element z; scale and shift broadcast to [1, *shape].
+
+    A scale of None stands for 1, a shift of None for 0.
+    """
 
     scale: Constant | None
     shift: Constant | None
@@ -90,14 +93,14 @@ class Gather(Node):
 class Sort(Gather):
     """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair in the last input.
 
-    All inputs but the last compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b) for the pairs. The node
-    gathers its elements from the inputs, so that linear bounds pass through these two formulas. The pairs also give the
-    node's range, which is often smaller than the range of the two formulas. Its Lipschitz constant is 1, because
-    sorting increases no distance in any p-norm.
+    The last input holds the elements. All other inputs compute, for its pairs, min(a, b) = a − relu(a − b) and max(a,
+    b) = b + relu(a − b). The node gathers its elements from the inputs, so that linear bounds pass through these two
+    formulas. The pairs also give the node's range, which is often smaller than the range of the two formulas. Its
+    Lipschitz constant is 1, because sorting increases no distance in any p-norm.
 
     Attributes:
-        pairs: int64 [size, 2]: the indices, in the last input, of the two elements that are compared; for an element
-            without a comparison, its own index twice.
+        pairs: int64 [size, 2]: for each element, the indices in the last input of the two elements that are compared;
+            if the element is not compared, its own index twice.
         larger: bool [size], whether the element is the larger of its pair.
     """
 
@@ -146,7 +149,7 @@ class Product(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MaxPool(Node):
-    """The largest element of each window: windows [size, K] holds flat indices into the input, -1 for none."""
+    """The largest element of each window: windows [size, K] holds flat indices into the input, -1 for no element."""
 
     windows: Tensor
 

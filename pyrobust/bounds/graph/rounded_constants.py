@@ -27,7 +27,7 @@ class Rounded(NamedTuple):
 
 
 def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: float, dtype: npt.DTypeLike) -> Rounded:
-    """A constant in floats of a dtype, broadcast to a shape; ``default`` in that shape if the constant is None."""
+    """Round a constant to a dtype and broadcast it to a shape; if the constant is None, use ``default`` instead."""
     if constant is None:
         assert shape is not None
         return Rounded(np.full(shape, default), np.zeros(shape))

@@ -44,8 +44,8 @@ _HALVINGS = 60
 class Curve:
     """A function f of one variable, with three pieces (one or two may be empty), alternately convex and concave.
 
-    Its bounds are rounded outward: they allow for errors of up to 128 roundings in the float64
-    values and slopes, see ``value_floor`` and ``slope_floor``.
+    Bounds of the function are rounded outward. They allow for an error of 128 float64 roundings in each value and
+    slope, see ``value_floor`` and ``slope_floor``.
 
     Attributes:
         value: z → f(z) in differentiable torch operations.
@@ -59,8 +59,8 @@ class Curve:
         value_floor: f(z) has the error ERROR·(|f(z)| + value_floor).
         slope_floor: f'(z) has the error ERROR·(|f'(z)| + slope_floor).
 
-    ERROR is 2⁻⁴⁶. Values with a larger error, such as a difference of two large numbers that nearly cancel, are not
-    enclosed: use a formula without such differences.
+    ERROR is 2⁻⁴⁶. If a formula's values have a larger error, for example because two large numbers nearly cancel, the
+    bounds may be wrong: use another formula.
 
     >>> square = Curve(value=torch.square, slope=lambda z, piece: 2 * z, breaks=(-math.inf, math.inf),
     ...                middle_convex=True, stationary=(0.0,), limits=(math.inf, math.inf), image=(0.0, math.inf))
@@ -105,7 +105,7 @@ class Curve:
 
 
 def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds of the values on ranges, in float64; infinite where nothing is known, NaN where an end is NaN."""
+    """Float64 bounds of the values on ranges: ±inf if no bound is known, NaN if an end of the range is NaN."""
     low, high = _extremes(curve, lower, upper)
     low, high = low - _value_error(curve, low), high + _value_error(curve, high)
     low, high = low.clamp(*curve.image), high.clamp(*curve.image)
@@ -159,8 +159,8 @@ class Touch(NamedTuple):
 
     Attributes:
         slope: slope of the relaxation.
-        left: where the relaxation touches the function; the relaxation is a tangent if left = right, else a chord.
-        right: the other point of contact, at least left.
+        left: the first point where the relaxation touches the function.
+        right: the last such point. If left = right, the relaxation is a tangent, else it is a chord.
         pieces: for each concave piece, its begin and end, and the point and slope of a tangent; a piece is empty where
             begin ≥ end.
     """
@@ -172,7 +172,7 @@ class Touch(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """The tangent of a concave piece through an end of the range: point of contact, slope, and whether it exists."""
+    """A tangent to a concave piece through an end of the range: point of contact, slope, whether it exists."""
 
     point: Tensor
     slope: Tensor
@@ -337,7 +337,7 @@ class _Contacts(NamedTuple):
     found: Tensor
 
     def offsets(self, distance: Tensor) -> Tensor:
-        """Distance of the point of contact from the near end of the piece: inf without a contact, NaN if unknown."""
+        """Distance from the near end of the piece to the point of contact: inf if there is none, NaN if unknown."""
         place = (distance.log() - _FIRST) / _STEP
         place = place.where(place < len(self.found) - 1, torch.nan)
         index = place.nan_to_num(0).clamp(min=0).long()
@@ -367,8 +367,9 @@ def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
 def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentiable:
     """The bounds of a curve for training.
 
-    Differentiation treats the points where a relaxation touches the curve as constants, unless they are an end or the
-    middle of the range: the slope of a tangent through an end has derivative 0 with respect to the point of contact.
+    A relaxation touches the curve at an end of the range, at the middle of the range, or at a computed point.
+    Differentiation treats a computed point as a constant, because the slope of a tangent through an end has derivative
+    0 with respect to the point of contact.
     """
 
     def interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Curves that native kernels bound: both engines use the kernels on the host, and torch operations on other devices."""
+"""Curves that native kernels bound: both engines use the kernels on the CPU, and torch operations on other devices."""
 
 from __future__ import annotations
 

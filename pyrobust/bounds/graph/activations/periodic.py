@@ -1,6 +1,7 @@
 """Sine and cosine, shifted by half periods so that the middle of the range lies between 0 and π.
 
-After the shift, f or −f is the sine, which is concave on [0, π] and convex on the two half periods beside it.
+After the shift, f or −f is the sine. The sine is concave on [0, π], and convex on the half period before it and the
+half period after it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,10 @@ class Rounding(Protocol):
 
 
 class LinearRelaxation(NamedTuple):
-    """lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept for z in a range; all of one shape."""
+    """Lines with lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept for all z in a range.
+
+    All four tensors have the same shape.
+    """
 
     lower_slope: Tensor
     lower_intercept: Tensor
@@ -88,7 +91,7 @@ class ActivationRow:
         lower_slopes: node → (least, most): on ranges with zero inside, every line through zero whose slope lies in this
             interval is a lower bound. None for functions without lower bounds of this form.
         slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
-            function is z above 0 and, below 0, z times a slope between these two.
+            function is z for z > 0, and slope·z for z < 0, with a slope between these two.
         kinks: node → the points where linear pieces meet; a range is unstable if such a point is inside. None for a
             curved function, for which every range of more than a point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
@@ -98,8 +101,8 @@ class ActivationRow:
             is at most ``LARGEST`` times the largest float.
         exact_from: node → the smallest z from which a deployed forward pass no longer rounds; −inf if it never rounds.
         defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None if it has one for
-            all numbers. Where a function may lack a value, no bounds are known for its layer, the layers after it and
-            the network.
+            all numbers. If the function may have no value at a point of a range, no bounds are known for its layer, the
+            layers after it and the network.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None
@@ -164,7 +167,7 @@ def row_from_rule(
     slope_range: tuple[float, float] | None = None,
     differentiable: Differentiable | None = None,
 ) -> ActivationRow:
-    """The row of a function that has no parameters, and that both engines relax by a numpy rule on the host."""
+    """The row of a function without parameters, which both engines relax by a numpy rule on the CPU."""
 
     def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
         *_, low, high = apply_rule(node.function, rule, lower, upper)

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @lowers(aten.linear.default)
 def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = None) -> Node:
-    """Lower z·Wᵀ + b on the last dimension; with further dimensions, as a 1x1 convolution over these dimensions."""
+    """Lower z·Wᵀ + b on the last dimension. If z has more dimensions, the result is a 1x1 convolution over them."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     if len(z.shape) == 1:

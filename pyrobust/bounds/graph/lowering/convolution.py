@@ -1,4 +1,4 @@
-"""Lowering rules of convolutions of one to three dimensions, transposed or not, all as two-dimensional ones."""
+"""Lowering rules of convolutions and transposed convolutions in one to three dimensions; all become two-dimensional."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
 
 @lowers(aten.prelu.default)
 def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
-    """Lower a PReLU: z above 0, slope·z below, with one slope for all elements or one for each channel."""
+    """Lower a PReLU: z for z > 0, else slope·z, with one slope for all elements or one slope for each channel."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its slopes depend on the input")
     slopes = weight.moved(lambda w: w.view(-1, *[1] * (len(z.shape) - 1)))
@@ -180,7 +180,7 @@ def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20
 
 @lowers(aten.threshold.default)
 def threshold(lowering: Lowering, z: Node, least: float, value: float) -> Node:
-    """The larger of z and ``value``; refuses a threshold other than ``value``, at which the function would jump."""
+    """Lower max(z, value); refuse a threshold other than ``value``, because the function would jump there."""
     if least != value:
         raise lowering.unsupported(
             f"it jumps at {least}, where no linear relaxation is tight; expected value={least}, got value={value}"
@@ -250,8 +250,8 @@ def register_rule(
             infinite. Several threads call the rule, one at a time. A function that has no value for some numbers must
             be a `Curve` with a domain.
         slope_range: (smallest, largest) derivative over all real numbers, rounded outward.
-        differentiable: (l, u) → the six values of a rule as tensors [B, ...] like l and u, in differentiable torch
-            operations without directed rounding; l and u are finite.
+        differentiable: (l, u) → the six values of a rule, in differentiable torch operations without directed rounding.
+            l, u and the values are tensors [B, ...]; l and u are finite.
 
     Raises:
         InputTypeError: operator is not an operator overload, or a function is not callable.

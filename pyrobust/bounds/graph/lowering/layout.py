@@ -115,7 +115,9 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Displaced:
-    """Elements whose first dimension is not the batch, or not the batch alone; later movements may put the batch first.
+    """Elements that have been moved so that their first dimension is not, or not only, the batch.
+
+    A later movement may put the batch first again.
 
     Attributes:
         parts: the tensors that the elements come from.
@@ -147,7 +149,7 @@ def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Nod
 def rearranged(
     lowering: Lowering, z: Node | Displaced | Sequence[Node], move: Callable[..., Tensor]
 ) -> Node | Displaced:
-    """The result of a movement of elements; before and after it, the batch need not be the first dimension."""
+    """Move elements. Neither in z nor in the result need the batch be the first dimension."""
     if isinstance(z, Displaced):
         return _in_place(lowering, z.parts, move(z.numbers))
     parts = (z,) if isinstance(z, Node) else z

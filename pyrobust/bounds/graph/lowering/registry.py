@@ -143,6 +143,6 @@ def as_constant(value: Any) -> Constant:
 
 
 def sizes(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
-    """A size along each dimension, from one number for all of them or one for each."""
+    """One size for each dimension, from one number for all dimensions or one number for each."""
     values = [value] if isinstance(value, int) else list(value)
     return tuple(values * dimensions if len(values) == 1 else values)

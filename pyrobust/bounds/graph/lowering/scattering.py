@@ -39,7 +39,7 @@ def index_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node
 
 @lowers(aten.scatter_add.default)
 def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node) -> Node:
-    """The elements of ``source`` that have an index (the first ones along each axis), added to elements of z."""
+    """Add the elements of ``source`` that have an index (the first ones along each axis) to elements of z."""
     places = _constant(lowering, index)
     used = gathered(lowering, (source,), lambda t: t[tuple(slice(size) for size in places.shape)])
     return _added(lowering, z, used, lambda numbers: numbers.gather(dim, places))
