@@ -405,8 +405,8 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     """Return a tensor unchanged; convert an array, or a list of numbers, arrays or tensors; return None otherwise.
 
-    Python's numbers have no dtype: in a list, those that are not integers get ``dtype``, by default torch's default. An
-    array shares its memory with the tensor where torch supports this.
+    A list of Python's numbers is converted to ``dtype``, by default torch's default dtype, unless all numbers are
+    integers. An array shares its memory with the tensor where torch supports this.
 
     >>> as_tensor(np.array([1, 2])), as_tensor([[0.5, 1]]), as_tensor(["a"])
     (tensor([1, 2]), tensor([[0.5000, 1.0000]]), None)
@@ -536,7 +536,7 @@ def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
 
 
 def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
-    """Cast examples for certification to the dtype that ``holder`` takes; refuse values that are not exact in it.
+    """Cast examples for certification to the dtype that ``holder`` takes; refuse values that would be rounded.
 
     >>> exact_cast("x", torch.tensor([[0.5]]).double(), torch.float32)
     tensor([[0.5000]])

@@ -1,8 +1,8 @@
 """The argument ``clip`` of attacks, bounds and sweeps: the range of valid input values.
 
-``clip=None`` always means that values have no limit. Attacks also take ``clip_min`` and ``clip_max``, 0 and 1 by
-default, which apply if ``clip`` is omitted; an attack without a limit has the attributes ``clip_min`` = -inf and
-``clip_max`` = inf. A run stores the two ends, or null for no limit.
+``clip=None`` always means that values have no limit. If ``clip`` is omitted, attacks use their arguments ``clip_min``
+and ``clip_max``, by default 0 and 1. An attack without a limit has the attributes ``clip_min`` = -inf and ``clip_max``
+= inf. A run stores the two ends, or null for no limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ their squares in float64."""
 def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
     """Return the ends of an attack's clip range from its three arguments.
 
-    The ends are finite numbers, -inf and inf for no limit, or float64 tensors that broadcast to one example.
+    The ends are two finite numbers, or -inf and inf for no limit, or two float64 tensors that broadcast to one example.
 
     >>> attack_ends(0.0, 1.0, OMITTED), attack_ends(0.0, 1.0, (-1, 1)), attack_ends(0.0, 1.0, None)
     ((0.0, 1.0), (-1.0, 1.0), (-inf, inf))
@@ -140,7 +140,7 @@ def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
 def clip_ends(
     clip: ClipRange | None, shape: tuple[int, ...], device: torch.device | str = "cpu"
 ) -> tuple[float, float] | tuple[Tensor, Tensor]:
-    """Return the ends of the clip range, ±inf for None: two floats, or two tensors [n] for an example of this shape."""
+    """Return the ends of the clip range: two floats (±inf if clip is None), or two tensors [n] for this shape."""
     checked = checked_clip(clip)
     if checked is None:
         return -math.inf, math.inf

@@ -152,7 +152,7 @@ class InputSet:
         return self._corners[1]
 
     def points(self) -> tuple[Tensor, Tensor] | Around:
-        """A point of each set, in the form of ``boxes``: its center, or the middle of its box."""
+        """One point of each set, in the form of ``boxes``: the center of the ball, or the middle of the box."""
         if isinstance(self.boxes, Around):
             return dataclasses.replace(self.boxes, radius=torch.zeros_like(self.boxes.radius))
         middle = self.lower / 2 + self.upper / 2
@@ -190,8 +190,8 @@ def ball(
 ) -> InputSet:
     """Return the sets of inputs within epsilon of x [B, *shape] and in the clip range, on a device.
 
-    An epsilon of shape [B, *shape] gives boxes, with a radius for each element; radii may be infinite where there is a
-    clip range.
+    An epsilon of shape [B, *shape] gives boxes, with a radius for each element. If there is a clip range, radii may be
+    infinite.
     """
     norm = norm_name("norm", norm)
     center, extremes = _elements("x", x, shape, device)

@@ -1,9 +1,9 @@
 """Descriptions of the bounding methods based on linear relaxation, and the interface of the engines that run them.
 
-Every engine computes the ranges of all layers in order, by intervals, and bounds linear functions of a layer's neurons
-by a backward pass through the relaxations of the layers before it. A ``Method`` states which of these bounds are used.
-The engines handle everything else, such as input sets, rounding errors, memory and the choice of kernels, so each
-method that consists of these steps is defined by one ``Method``.
+Every engine computes two kinds of bounds. Intervals give the ranges of all layers, in order. A backward pass through
+the relaxations of earlier layers bounds linear functions of a layer's neurons. A ``Method`` states which of these
+bounds are used. The engines handle everything else, such as input sets, rounding errors, memory and the choice of
+kernels, so one ``Method`` defines each method that consists of these two steps.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Method:
 
     Attributes:
         name: the method's name, as users write it.
-        refines: whether a backward pass refines the range of each neuron that is unstable for a function applied to it;
-            all other hidden neurons keep their interval ranges. Later layers use the refined ranges.
+        refines: whether a backward pass refines the range of each hidden neuron on which a function is unstable; all
+            other hidden neurons keep their interval ranges. Later layers use the refined ranges.
         to_input: whether the backward pass of the specification runs to the input, through the relaxation of every
             function on the way, and is concretized on the input set; otherwise the pass ends at the first nonlinear
             functions on the way, and is concretized on their ranges.

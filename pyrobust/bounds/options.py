@@ -75,8 +75,9 @@ class BoundOptions:
             single example needs more memory, the error message says how much. The forward passes and the attack of
             ``verify`` are not counted. Default: a share of the free memory.
         iterations: largest number of "alpha-crown" steps for a row, at least 0.
-        time_limit: seconds after which a call ends with what is proved so far: rows not reached have interval bounds,
-            and examples not reached have infinite bounds. A step that has begun is completed. Default: no limit.
+        time_limit: seconds after which a call ends with the bounds proved so far: rows not yet processed have interval
+            bounds, and examples not yet processed have infinite bounds. A step that has begun is completed. Default: no
+            limit.
 
     Raises:
         InputError: a field has an unknown name or a value out of range.

@@ -24,15 +24,15 @@ def search_radius(
 
     The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; a
     margin that is NaN or not positive means "not proved". ``scale``, at most ``largest``, is the expected size of
-    radii: the search for a radius ends when the width of its bracket is at most ``RESOLUTION`` times the scale or the
-    radius, whichever is larger. All searches end early when ``goes_on`` returns False.
+    radii. The search for a radius ends when the width of its bracket is at most ``RESOLUTION`` times the larger of the
+    scale and the radius. All searches end early when ``goes_on`` returns False.
 
-    The loss of margin relative to radius 0 grows like a power of the radius, with an exponent that itself grows: a
-    margin of 9 at radius 0 may be -500 at four times the root (the radius at which the margin vanishes). The root is
-    therefore approached by the secant through both ends of the bracket, in logarithmic coordinates of radius and loss;
-    the weight of an end that does not move is halved (the Illinois method; Dowell and Jarratt, 1971). A step that would
-    come closer than half the resolution to an end of the bracket stops at this distance from the end, so that the
-    bracket closes from the other side.
+    The root is the radius at which the margin vanishes. The loss at a radius is the margin at radius 0 minus the margin
+    at the radius. The loss grows like a power of the radius, and the exponent grows, too: a margin of 9 at radius 0 may
+    be -500 at four times the root. The root is therefore approached by the secant through both ends of the bracket, in
+    logarithmic coordinates of radius and loss. The weight of an end that does not move is halved (the Illinois method;
+    Dowell and Jarratt, 1971). If a step would end within half the resolution of an end of the bracket, it stops at half
+    the resolution from this end, so that the bracket closes from the other side.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")

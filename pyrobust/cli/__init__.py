@@ -21,8 +21,8 @@ def main() -> None:
     0: success. 1: faults found by ``audit``, or signs of masked gradients by ``diagnose``. 2: wrong arguments, or an
     error that the message explains. 130: interrupted.
 
-    During imports, including those of a command, Ctrl-C ends the process silently: a KeyboardInterrupt would look like
-    an error of the module being imported. At all other times, the commands handle Ctrl-C.
+    While modules are imported, Ctrl-C ends the process silently: a KeyboardInterrupt would look like an error of the
+    module being imported. At all other times, the commands handle Ctrl-C.
     """
     open_closed_streams()
     # A process started with Ctrl-C ignored keeps ignoring it.

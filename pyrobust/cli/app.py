@@ -67,7 +67,7 @@ class _Commands(Mapping[str, Any]):
 
 
 class CommandGroup(TyperGroup):
-    """The group of commands: a command line imports only the command that it names, and the help imports all."""
+    """The group of commands: a command line imports only the command that it names; ``--help`` imports all commands."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -123,8 +123,8 @@ def offering(
 
     Args:
         options: the options by name, in the order of the help.
-        elsewhere: options of other commands. If one of them is given, or if an option has a value that only another
-            command's option of the same name accepts, this command ends with a line that says so.
+        elsewhere: options of other commands. If the user gives such an option, this command ends with a line that says
+            so. The same holds for a value that only another command's option of the same name accepts.
     """
     parameters = [_parameter(name, option, _words(name, option, elsewhere)) for name, option in options.items()]
     parameters += [_refusal(name, *other) for name, other in elsewhere.items() if name not in options]

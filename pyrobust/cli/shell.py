@@ -52,7 +52,7 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def reports_full_output() -> Iterator[None]:
-    """Turn a failed write of output, or of a shell-completion script, into a one-line error and an exit status."""
+    """If output or a shell-completion script cannot be written, print an error in one line and set the exit status."""
     try:
         yield
     except OSError as error:

@@ -130,8 +130,9 @@ def naming_executor(on: str | None) -> Iterator[None]:
 def resumable(path: Path, shard: str | None = None, out: str | None = None) -> Iterator[Report]:
     """Yield the function that reports a sweep's progress; if the sweep is interrupted, say how to resume it, and exit.
 
-    ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. If ``shard`` is auto, or is given with
-    a folder ``out``, all shards in the folder must belong to one sweep, which is checked before the first image.
+    ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. If ``shard`` is auto, or if it is
+    given and ``out`` is a folder, all shards in the folder must belong to one sweep. This is checked before the first
+    image.
     """
     from pyrobust.runs.progress import sweep_reporting
 
@@ -233,8 +234,8 @@ def check_json(
 ) -> None:
     """Raise InputError unless the files of ``--json`` and ``--plot`` may be written, before any work is done.
 
-    ``inputs`` are files that are never overwritten, including the run; existing JSON files that start with the bytes
-    ``json_begins`` are overwritten without ``--replace``.
+    ``inputs`` are files that are never overwritten, including the run. An existing JSON file that starts with the bytes
+    ``json_begins`` is overwritten even without ``--replace``.
     """
     file = None if json_file in (None, "-") else Path(str(json_file))
     never = [path for path in inputs if path is not None]

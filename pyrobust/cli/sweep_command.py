@@ -139,7 +139,7 @@ def sweep_command(
     Args:
         kinds: the kinds of runs that the command makes; if two kinds declare the same option, the first declaration
             counts.
-        options: options that belong to no kind, by name; they come after those of the kinds.
+        options: options that belong to no kind, by name; they come after the options of the kinds.
         shared: names of the options of ``SweepSettings`` that the command has.
         elsewhere: options of other commands, as for ``offering``.
     """

@@ -42,7 +42,8 @@ class LayerNorm:
     Attributes:
         name: "module path (operator)".
         kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "norm", "maxpool" or "activation".
-        value: the bound, from the layer's concatenated inputs to its output; for a sum, this is the number of terms.
+        value: the bound, for the map from the layer's concatenated inputs to its output; for a sum, the number of
+            terms.
     """
 
     name: str
@@ -157,8 +158,8 @@ class Constants:
     def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
         """The weights times the factors of a scale before the layer, and the node to which the layer then applies.
 
-        The weights stay unchanged if there is no scale, or if the scale has factors that differ within a channel or is
-        folded into the layer before the scale.
+        The weights stay unchanged in three cases: there is no scale; the factors of the scale differ within a channel;
+        or the scale is folded into the layer before it.
         """
         z = layer.inputs[0]
         while _shifts(z):
