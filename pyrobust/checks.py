@@ -403,7 +403,7 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Return a tensor unchanged; convert an array, or a list of numbers, arrays or tensors; return None otherwise.
+    """Return a tensor unchanged; convert an array, or a list of numbers, arrays or tensors; else return None.
 
     A list of Python's numbers is converted to ``dtype``, by default torch's default dtype, unless all numbers are
     integers. An array shares its memory with the tensor where torch supports this.
@@ -669,7 +669,7 @@ def shape_text(shape: Iterable[int | str]) -> str:
 
 
 def number_text(value: float) -> str:
-    """Write a number in six digits, or as a fraction of small integers if that is exact and six digits are not.
+    """Write a number in six digits; if only a fraction of small integers is exact, write the fraction.
 
     >>> number_text(0.1), number_text(8 / 255), number_text(0.123456789)
     ('0.1', '8/255', '0.123457')

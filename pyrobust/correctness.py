@@ -1,20 +1,21 @@
-"""The rule for whether a model is correct at an input, and for when an example is run again in a batch of one.
+"""When a model counts as correct at an input, and when an example is run again in a batch of one.
 
 A model is correct at x if its predicted class, the arg-max of the logits (the lowest class on a tie), is the label. If
 the largest logit is NaN, +inf or -inf, the logits predict no class, and the model is not correct at x. A model is
 robust to an attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
 The prediction that counts is made in a batch of one, since a user will run the example alone. In a larger batch, the
-logits may be rounded differently, so a prediction is accepted only where rounding cannot change it: if the label's
-logit and the largest other logit differ by more than √ε times the row's largest |logit|. All other examples, and
-examples whose logits are not finite, are run again alone. ε is the rounding unit of the coarsest arithmetic that runs
-in the model (``Runner.unit``): the unit of float32, not float64, if a callable casts its float64 input to float32.
+logits may be rounded differently, so a prediction from such a batch is accepted only if rounding cannot change it. The
+test is whether the label's logit and the largest other logit differ by more than √ε times the row's largest |logit|.
+All other examples, and examples whose logits are not finite, are run again alone. ε is the rounding unit of the
+coarsest arithmetic in the model (``Runner.unit``). If a callable casts its float64 input to float32, for example, ε is
+the unit of float32.
 
 The cost is one forward pass for the batch, and one for each example that is run again; on ordinary inputs, no example
 is run again. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``).
-Sweeps run every example alone (``Judge.classes_alone``), in one forward pass each, in two cases: if the model is
-declared to be random, so that row independence is not tested; or if proofs are stored for the same examples, since
-rounding must not make an attack appear to refute a proof.
+In two cases, sweeps run every example alone, in one forward pass each (``Judge.classes_alone``). In the first case, the
+model is declared to be random, so that row independence is not tested. In the second case, proofs are stored for the
+same examples, and rounding must not make an attack appear to refute a proof.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         logits: [B, K], float32 or float64.
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
-        targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
-        both: whether ``CLOSE`` may replace ``ROBUST``, as it may always replace ``FOOLED``. False suffices for an
-            attack, which has to confirm only that the model is fooled.
+        targeted: whether y is the class that an attack aims at. If so, a row that predicts y is ``FOOLED``.
+        both: whether a correct row may be ``CLOSE``, too; a wrong row always may. False suffices for an attack, which
+            has to confirm only that the model is fooled.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)
@@ -72,7 +73,7 @@ class Judge:
         self.rows = 0
 
     def classes(self, x: Tensor) -> Tensor:
-        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 means no class, and is logged.
+        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; a class of -1 (none) is logged.
 
         Raises:
             ModelError: a model that does not return logits.

@@ -1,7 +1,7 @@
 """Environment variables that torch's libraries read once, prepared when pyrobust is imported.
 
-The code uses only modules that Python has already loaded: any other module takes time to import, during which Ctrl-C
-would show a traceback.
+The code uses only modules that Python has already loaded. The import of any other module takes time, and Ctrl-C during
+this time would show a traceback.
 """
 
 import os
@@ -31,7 +31,7 @@ def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
 
 
 def machine_is_busy(root: str = "") -> bool:
-    """Return whether other processes are running at this moment; True where /proc does not say."""
+    """Return whether other processes are running at this moment; if /proc does not show this, return True."""
     words = " ".join(_lines(f"{root}/proc/loadavg")).split()
     return len(words) < 4 or words[3].split("/")[0] != "1"
 

@@ -106,9 +106,9 @@ def find_grid(x: Tensor) -> Fraction | None:
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
     """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
 
-    A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is on the grid if this
-    holds for all its values in float64, or for all its values in float32. Bytes divided by 255 on the CPU are on the
-    grid; on a GPU, torch multiplies by the rounded 1/255 instead, and some bytes miss the grid.
+    A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is also on the grid if
+    each of its values is the float32 number nearest to k·step. Bytes divided by 255 on the CPU are on the grid. On a
+    GPU, torch multiplies by the rounded 1/255 instead, and some results are not on the grid.
 
     >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
     tensor([  0,  51, 255], dtype=torch.int32)

@@ -1,8 +1,8 @@
 """Names that are imported when they are first used: the names of a package, numpy and torch.
 
-A package has a table of its public names; type checkers instead read its imports below ``if TYPE_CHECKING``.
+A package finds its public names in a table. Type checkers read its imports below ``if TYPE_CHECKING`` instead.
 
-Some modules hold both declarations, such as the parameters of a run, and functions that need numpy and torch. With late
+Some modules hold declarations, such as the parameters of a run, and also functions that need numpy and torch. With late
 imports, the command line reads these declarations, for ``--help`` and completion, without numpy and torch.
 """
 

@@ -33,8 +33,8 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
     Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch's option
-    to fill uninitialised memory is switched off, since it costs one more write of every activation; models that read
-    such memory are found by the check for row dependence, which runs under ``filled_memory``. The TF32 settings stay
+    to fill uninitialised memory is switched off, because filling writes every activation once more. A model that reads
+    such memory is found by the check for row dependence, which runs under ``filled_memory``. The TF32 settings stay
     unchanged. Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
 
     Raises:
@@ -175,11 +175,11 @@ def strict_cuda() -> bool:
 def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
-    glibc gives each block above a first threshold its own memory mapping, and returns free memory at the end of the
-    heap to the system if this memory exceeds a second threshold. Both thresholds start at 128 KiB; the first grows to
-    the size of the largest mapped block freed so far, at most 32 MiB, and the second to twice this size. To raise both
-    thresholds, a block of nearly 32 MiB is allocated and freed; the block is never touched, so it costs no memory. With
-    the initial thresholds, small batches spend most of their time on page faults.
+    glibc has two thresholds. A block larger than the first gets its own memory mapping. If the free memory at the end
+    of the heap exceeds the second, it is returned to the system. Both thresholds start at 128 KiB. The first grows to
+    the size of the largest mapped block freed so far, at most 32 MiB; the second grows to twice this size. To raise
+    both thresholds, this function allocates and frees a block of nearly 32 MiB. The block is never touched, so it costs
+    no memory. With the initial thresholds, small batches spend most of their time on page faults.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 

@@ -498,10 +498,10 @@ class BoundedModel:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
         Every returned radius is proved. The search for an example's radius ends in four cases: the largest radius to
-        try is proved; the time limit is over; 100 rounds are over; or a proof has failed at a radius that exceeds the
-        returned radius by at most 2⁻²⁰·largest. If ``largest`` is not given, this tolerance is 2⁻²⁰·max(1, radius). No
-        radius is inferred from a proof at another radius, because bounds are not monotone in epsilon. Only "lipschitz"
-        bounds are monotone; for method "lipschitz", the radius is a margin divided by a slope.
+        try is proved; the time limit has passed; 100 rounds are done; or a proof has failed at a radius that exceeds
+        the returned radius by at most 2⁻²⁰·largest. If ``largest`` is not given, this tolerance is 2⁻²⁰·max(1, radius).
+        No radius is inferred from a proof at another radius, because bounds are not monotone in epsilon. Only
+        "lipschitz" bounds are monotone; for method "lipschitz", the radius is a margin divided by a slope.
 
         Args:
             x: [B, ...], in the clip range.

@@ -86,8 +86,7 @@ class Bounds(Tabular):
 class LinearBounds:
     """Linear functions of the input that enclose S specification rows C·f on each of B sets.
 
-    For every input x′ of set i and every row s: lower_A[i, s]·x′ + lower_b[i, s] ≤ (C·f(x′))_s ≤ upper_A[i, s]·x′ +
-    upper_b[i, s].
+    For every x′ of set i and row s: lower_A[i, s]·x′ + lower_b[i, s] ≤ (C·f(x′))_s ≤ upper_A[i, s]·x′ + upper_b[i, s].
 
     Attributes:
         lower_A: float64 ``[B, S, *input]``, on the CPU; 0 where nothing could be proved.

@@ -1,4 +1,4 @@
-"""Commands that sweep over a data set: each is made from its declared options, and names, resumes and shows its run."""
+"""Commands that sweep over a data set: each has declared options, and names, resumes and shows its run."""
 
 from __future__ import annotations
 

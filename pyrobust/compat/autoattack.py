@@ -82,7 +82,7 @@ class AutoAttack:
         apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss. Like
             the settings of every attack, ``apgd`` also has eps, norm, seed and ``perturb(x, y)``, which runs the attack
             alone; apgd, apgd_targeted and fab also have ``attack_single_run``.
-        apgd_targeted: settings of "apgd-t": those of ``apgd``, and ``n_target_classes``.
+        apgd_targeted: settings of "apgd-t": the settings of ``apgd``, and ``n_target_classes``.
         fab: settings of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes and targeted.
         square: settings of "square": n_queries, p_init, n_restarts, loss and rescale_schedule.
 

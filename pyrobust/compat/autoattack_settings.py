@@ -99,9 +99,9 @@ class APGDSettings(AttackSettings):
             x_init: not supported.
 
         Returns:
-            x_best [N, ...], the first point that fools the model, or else the point of highest loss; acc, bool [N],
-            whether x_best is classified correctly; the loss [N] of x_best ("apgd-t": the untargeted DLR loss); and
-            x_best again.
+            x_best [N, ...], the first point that fools the model or, if there is none, the point of highest loss; acc,
+            bool [N], whether x_best is classified correctly; the loss [N] of x_best ("apgd-t": the untargeted DLR
+            loss); and x_best again.
 
         Raises:
             InputError: an ``x_init``.
@@ -177,7 +177,7 @@ class FABSettings(AttackSettings):
             x: [N, ...], in [0, 1].
             y: [N], the labels; default: the predicted classes.
             use_rand_start: not supported.
-            is_targeted: whether to try ``n_target_classes`` classes in turn, rather than all classes at once.
+            is_targeted: True to try ``n_target_classes`` classes in turn, False to try all classes at once.
 
         Returns:
             [N, ...]; x itself where no adversarial example was found.

@@ -41,12 +41,12 @@ class Smooth:
     """A smoothed classifier g, with the reference implementation's methods.
 
     The noise is keyed by a 64-bit hash of the seed and of x's shape and values, as in ``RandomizedSmoothing`` without
-    indices. In place of the image index, a draw of n samples uses the number of draws that this object has already made
-    for x. So with one seed:
+    indices. A draw of n samples for x also depends on the number of earlier draws of this object for x, which takes the
+    place of the image index. So with one seed:
 
-    - two images share noise only if their keys coincide, which has probability 2^-64 for a pair, even across objects
-      and processes. The results for two images are therefore as independent as with fresh noise, so different processes
-      may certify parts of a data set, and each image may have its own object;
+    - two images share noise only if their keys coincide, even across objects and processes. The keys of a pair coincide
+      with probability 2^-64. The results for two images are therefore as independent as with fresh noise, so different
+      processes may certify parts of a data set, and each image may have its own object;
     - the same image gets fresh noise in each draw of one object: ``certify``'s two draws, and repeated calls, are
       independent;
     - the k-th draw for an image has the same noise in every object and process. The results for two classifiers or
@@ -102,7 +102,9 @@ class Smooth:
         return summary(self, num_classes=self.num_classes, sigma=self.sigma, mode=self.mode, seed=self._seed)
 
     def certify(self, x: Tensor, n0: int, n: int, alpha: float, batch_size: int) -> tuple[int, float]:
-        """Return the class and its certified l2 radius, or (``ABSTAIN``, 0.0); wrong with probability at most alpha.
+        """Return the class and its certified l2 radius, or (``ABSTAIN``, 0.0).
+
+        A certificate is wrong with probability at most alpha.
 
         Args:
             x: one example, [C, H, W] or as a batch [1, C, H, W].

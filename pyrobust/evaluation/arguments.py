@@ -69,7 +69,7 @@ def _read(data: Any, settings: SweepSettings, rounding: Literal["warn", "refuse"
 
 
 def select(images: LabelledImages, settings: SweepSettings, seed: int | None) -> dict[str, Any]:
-    """Return the selection of images, and a random order if there is one, as run parameters."""
+    """Return the run parameters that select images and, if the order is random, define the order."""
     seed = integer("seed", seed or 0, 0, (1 << 64) - 1)
     return {
         "images": len(images),

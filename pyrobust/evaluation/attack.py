@@ -71,8 +71,8 @@ def attack_dataset(
 ) -> Run:
     """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
 
-    After a crash, a kill or an exception, a second call with the same arguments resumes the sweep. The results are
-    those of an uninterrupted sweep: random numbers depend on the seed and the data-set index, and chunk boundaries are
+    After a crash, a kill or an exception, a second call with the same arguments resumes the sweep. The results are the
+    same as without the interruption: random numbers depend on the seed and the data-set index, and chunk boundaries are
     fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the batch size and
     the shards. A resumed attack must have the same attributes as before; in an ensemble, this holds for the attributes
     of every attack. The attack's ``callback`` receives the rows of the current chunk.
@@ -82,11 +82,11 @@ def attack_dataset(
     grid are first moved to the nearest levels, with a warning. Every x_adv then has to be on the grid, and distances
     are exact, in levels. The grid "auto" is inferred from the whole data set.
 
-    If the attack has an epsilon for each element, the run stores these epsilons as ``box``; the run's epsilon is then
-    1, and distances are ``max |δᵢ| / boxᵢ``.
+    If the attack has an epsilon for each element, the run stores these epsilons as ``box``. The run's epsilon is then
+    1, and the distance of an example is ``max |δᵢ| / boxᵢ``.
 
-    With ``minimum``, the run holds the nearest adversarial example found for each image, at any distance. The distance,
-    rounded up, is stored: 0 where the image itself is misclassified, inf where no adversarial example was found.
+    With ``minimum``, the run holds the nearest adversarial example found for each image, at any distance. The distance
+    is stored, rounded up. It is 0 if the image itself is misclassified, and inf if no adversarial example was found.
     ``Run.robust_accuracy`` then takes any epsilon, and ``minimum_norm_curve`` gives the curve over all epsilons.
 
     An ``AutoAttack`` with ``certify_first`` leaves out the images that are proved robust; the run records these images,
@@ -290,12 +290,12 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
-    """Return the seed of an attack (None unless it has exactly one) and its settings, flattened by name.
+    """Return the seed of an attack (None unless it has exactly one) and its settings, as one dict by name.
 
-    The settings are those that the attack's class declares, and the attributes that a user's class adds; settings of an
-    ensemble's attacks are named "attack.setting". A default that depends on epsilon, such as the step size of ``PGD``,
-    is given as a formula. ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings,
-    bools and None are hashed by `model_hash`.
+    The settings are all settings that the attack's class declares, and the attributes that a user's class adds. The
+    settings of an ensemble's attacks are named "attack.setting". A default that depends on epsilon, such as the step
+    size of ``PGD``, is given as a formula. ``draws`` is the number of samples of an ``EOT`` model. Values other than
+    numbers, strings, bools and None are hashed by `model_hash`.
 
     >>> from pyrobust.attacks import FGSM
     >>> attack_settings(FGSM(lambda x: x, seed=3))

@@ -66,10 +66,10 @@ def certify_dataset(
 ) -> Run:
     """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing chunk by chunk.
 
-    After a crash, a kill or an exception, a second call with the same arguments resumes the sweep. The results are
-    those of an uninterrupted sweep: the noise depends on the seed and the data-set index alone, and chunks and batches
-    have fixed boundaries. If memory runs out, batches are halved, and the model may round differently; on a grid, where
-    the certificate depends on the batches, the sweep stops instead. `pyrobust.zoo.model_hash` identifies the model
+    After a crash, a kill or an exception, a second call with the same arguments resumes the sweep. The results are the
+    same as without the interruption: the noise depends on the seed and the data-set index alone, and chunks and batches
+    have fixed boundaries. If memory runs out, batches are halved, and the model may round differently. On a grid, the
+    certificate depends on the batches, so the sweep stops instead. `pyrobust.zoo.model_hash` identifies the model
     before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
     With method "sequential", each image gets only as many samples as its radii need, at most n, and the undecided
@@ -90,7 +90,7 @@ def certify_dataset(
             arguments.
         radii: radii to decide, for "sequential" only.
         hybrid: share of alpha for a single bound at n samples, for "sequential". Default: 0.01.
-        two_class: also bound the strongest other class, for "sequential".
+        two_class: for "sequential", whether the strongest other class is bounded, too.
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 

@@ -48,25 +48,25 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
             [K], an object with ``.logits`` or a dict with "logits") or a label: any Python value, or a tensor or array
             of one element, 0-d or 1-d. The predicted label is compared with the true label by ``==``. The result of
             ``predict`` is always a label. A module with ``predict`` is itself called if the input contains tensors.
-        dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches (from
-            a ``DataLoader`` with a batch size, or with labels in a tensor or array [N]); or one batch (x, y) of tensors
-            or arrays. If the model itself is called, tensors are moved to its device, and float tensors are converted
-            to its dtype. If the model returns logits, labels are class numbers.
+        dataset: an iterable of pairs (x, y) of an example and its label, of any types; an iterable of batches; or one
+            batch (x, y) of tensors or arrays. A pair counts as a batch if it comes from a ``DataLoader`` with a batch
+            size, or if y is a tensor or array [N]. If the model itself is called, tensors are moved to its device, and
+            float tensors are converted to its dtype. If the model returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)`` on a copy of the input, with
-            gradients enabled; ``epsilon=`` or ``eps=`` replaces ``budget=`` if the parameter has that name. Returns an
-            adversarial input, which must be a tensor of the same shape if the input is a tensor. ``attack_fn`` may also
-            be a subclass of ``AdversarialAttack``, instantiated as ``attack_fn(model, epsilon=epsilon)``, or an
-            instance made with this epsilon.
+            gradients enabled. If the parameter's name is epsilon or eps, ``epsilon=`` or ``eps=`` replaces ``budget=``.
+            Returns an adversarial input, which must be a tensor of the same shape if the input is a tensor.
+            ``attack_fn`` may also be a subclass of ``AdversarialAttack``, instantiated as ``attack_fn(model,
+            epsilon=epsilon)``, or an instance made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:
         A share in [0, 1].
 
     Raises:
-        InputError: no example, or none classified correctly; an x_adv of a shape other than the input's, or with NaN or
-            inf; a label or epsilon out of range; an attack made with a different epsilon.
-        InputTypeError: items of the data set that are not pairs (x, y); a label that is not an integer where the model
-            returns logits; an attack_fn that is not callable, takes no budget, or returns the wrong type.
+        InputError: no example, or none classified correctly; an x_adv with NaN or inf, or with another shape than the
+            input; a label or epsilon out of range; an attack made with a different epsilon.
+        InputTypeError: items of the data set that are not pairs (x, y); a label that is not an integer although the
+            model returns logits; an attack_fn that is not callable, takes no budget, or returns the wrong type.
         ModelError: a model that returns neither logits nor a label for an example.
 
     >>> model = lambda x: torch.cat([-x, x], dim=1)  # class 1 where x > 0

@@ -46,7 +46,8 @@ class Confirmation:
         epsilon: its perturbation radius.
         examples: number of attacked examples.
         broken: number of attacked examples that the attack broke.
-        proved: number of unbroken examples left out because they are proved robust at epsilon (``certify_first``).
+        proved: number of further unbroken examples, which were not attacked because they are proved robust at epsilon
+            (``certify_first``).
     """
 
     attack: str

@@ -37,7 +37,8 @@ class SearchResult:
     Attributes:
         broken_epsilon: [N], smallest epsilon at which each example is fooled; 0 if misclassified without an attack,
             +inf if never fooled.
-        outside: number of points outside the ball or the clip range, by epsilon; only for epsilons with such points.
+        outside: epsilon → number of points outside the ball or the clip range, without the epsilons that have no such
+            point.
         proved_epsilon: [N], see ``RobustnessCurve``.
     """
 

@@ -91,7 +91,7 @@ class Sweep(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> AbstractContextManager[Prepared]:
-        """Prepare for a run with these stored parameters, if any, on this device; None is the model's own device."""
+        """Prepare for a run on this device (None: the model's own device), with these stored parameters, if any."""
 
     @property
     def first(self) -> int:

@@ -75,13 +75,13 @@ def verify_dataset(
 
     Each image gets a verdict ("verified", "falsified" or "unknown") at each of the given epsilons or, with ``radius``,
     a certified radius. After a crash, a kill or an exception, a second call with the same arguments resumes the sweep;
-    the results are those of an uninterrupted sweep.
+    the results are the same as without the interruption.
 
     An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
     turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified
     ones*. A counterexample falsifies an image at all larger epsilons too. A counterexample to a verified image is a
-    bug: it raises a ModelError, or logs a warning where ``semantics`` is "real" and the model's own rounding can be the
-    cause.
+    bug, and raises a ModelError. If ``semantics`` is "real" and the model's own rounding can be the cause, it logs a
+    warning instead.
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; in evaluation mode during the sweep.

@@ -119,8 +119,8 @@ class RunWatcher:
     skipped if nothing was committed since the last reading.
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
-    the bounds of one rate hold at all moments of the run together, so a user may look at any time and stop the run at
-    any time. The bounds are for the images of this run, not for other images. The bounds need a random order
+    the bounds of one rate hold at all moments of the run together. A user may therefore look at the bounds and stop the
+    run at any time. The bounds are for the images of this run, not for other images. The bounds need a random order
     (``order="random"`` of the sweep), because the first images of a data set in its own order are not a random sample.
     The images that sequential sampling finishes early are easy, so the bounds use only the images before the first
     unfinished image in the order.

@@ -328,7 +328,7 @@ class Attack:
 
     @staticmethod
     def to_type(inputs: Tensor, type: str) -> Tensor:
-        """Convert images: for "int", [0, 1] to uint8, rounded down; for "float", uint8 to float32 in [0, 1]."""
+        """Convert images: "int" converts [0, 1] to uint8, rounded down; "float" converts uint8 to float32 in [0, 1]."""
         if _checked_type("type", type) == "int":
             return (inputs * 255).to(torch.uint8) if inputs.is_floating_point() else inputs
         return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs

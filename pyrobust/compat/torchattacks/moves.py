@@ -19,7 +19,7 @@ from .served import AllSteps, Engine, EveryExample, Seeded, image_batch, slope_o
 
 
 class PIFGSM(Seeded):
-    """Patch-wise iterative attack: large signed steps, whose excess over eps moves nearby pixels (Gao et al., 2020).
+    """Patch-wise iterative attack: signed steps; the part of a step beyond eps moves nearby pixels (Gao et al., 2020).
 
     Args:
         model: maps images to logits.

@@ -105,7 +105,10 @@ class _ElasticNet(L2):
         return (size.square() + self._beta * size).sum(1)
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """The largest elastic-net distance in a box of this width; for width 1, at least the largest l2 distance."""
+        """The largest elastic-net distance in a box of this width.
+
+        If the width is 1, this is at least the largest l2 distance in the box.
+        """
         return coordinates * (width**2 + self._beta * width)
 
 

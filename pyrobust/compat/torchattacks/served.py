@@ -203,8 +203,8 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors avoid underflow. If examples are coupled, an input affects the losses of several examples, and different
-    factors would weight these losses differently; all factors are then 1.
+    The factors avoid underflow. If examples are coupled, all factors are 1: an input then affects the losses of several
+    examples, and different factors would weight these losses differently.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))

@@ -114,7 +114,7 @@ class Sandwich(Tabular):
 
     @property
     def norm(self) -> str:
-        """Norm of the distances; with a box, a name that identifies this box among all boxes."""
+        """Norm of the distances; if the run has a box, a name that identifies this box."""
         return norm_of(self.run.parameters)
 
     @property
@@ -171,7 +171,7 @@ class Sandwich(Tabular):
 
     @property
     def allowed_crossings(self) -> int:
-        """Largest number of crossings that chance can explain: 0 for a base classifier; see ``crossing_rule``."""
+        """Largest number of crossings that chance can explain (``crossing_rule``); 0 for a base classifier."""
         if not self.smoothed or not len(self):
             return 0
         return crossing_rule(len(self), self.run.parameters["alpha"], self.run.parameters["alpha_attack"]).most
@@ -180,8 +180,9 @@ class Sandwich(Tabular):
         """Raise unless chance can explain the crossings.
 
         Raises:
-            CrossingError: a crossing of a deterministic certificate, or, for a smoothed classifier, more crossings than
-                ``allowed_crossings``, a 0.99 quantile. The message names the examples and the file.
+            CrossingError: for a base classifier, there is a crossing; for a smoothed classifier, there are more
+                crossings than ``allowed_crossings``, which a run with correct bounds exceeds with probability at most
+                0.01. The message names the examples and the file.
         """
         if len(self.crossings) <= self.allowed_crossings:
             return

@@ -150,9 +150,9 @@ def sandwich_dataset(
     2019). It succeeds only where a test with ``n_attack`` other noise samples rejects the label. This test runs once
     for each example, and is wrong with probability at most ``alpha_attack``.
 
-    The certified radius is at most the true distance, which is at most the attacked distance. A lower bound that
-    reaches the upper bound is a crossing (``Sandwich.crossings``), and shows that one of the two bounds is false.
-    Certified radii are searched up to 1.05 times the attacked distance.
+    The certified radius is at most the true distance, which is at most the attacked distance. If the lower bound is at
+    least the upper bound, one of the two bounds is false: this is a crossing (``Sandwich.crossings``). Certified radii
+    are searched up to 1.05 times the attacked distance.
 
     A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep.
 
