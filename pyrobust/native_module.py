@@ -1,4 +1,4 @@
-"""Load the native module: the package's own or, in a source folder, an installed build of the same sources."""
+"""Load the native module from the package or, in a source folder, from an installed build of the same sources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_native_module() -> ModuleType:
     """Import ``pyrobust._C``, or raise ImportError.
 
     In a clone, the source folder hides the package that pip installed, including its native module. The source folder
-    then uses the installed native module if it was built from the same native sources; any other native module could
+    then uses the installed native module, but only if it was built from the same native sources: another one could
     disagree with the Python code.
     """
     try:

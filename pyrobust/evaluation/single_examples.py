@@ -45,7 +45,10 @@ class LabelledExample:
     from_batch: bool
 
     def form(self, batched: bool) -> tuple[Any, Any]:
-        """Copies of input and label, alone or in a batch of one; in a tensor batch, an integer label is int64 [1]."""
+        """Copies of input and label, alone or in a batch of one.
+
+        In a batch, a tensor's integer label is int64 [1].
+        """
         if not batched:
             return _copied(self.input), _copied(self.label)
         number = as_class(self.label) if isinstance(self.input, Tensor) else None

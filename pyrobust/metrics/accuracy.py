@@ -74,9 +74,9 @@ def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha
     """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
     The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
-    not robust, even if the attack corrects it. The package uses this definition everywhere. The share of correct
-    predictions at x_adv, whether or not x is classified correctly, is larger if an attack corrects a misclassified
-    example, and equal otherwise.
+    not robust, even if the attack corrects it. The package uses this definition everywhere. The share of all examples
+    with a correct prediction at x_adv is another number: it is larger if an attack corrects a misclassified example,
+    and equal otherwise.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
@@ -85,7 +85,8 @@ def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha
         alpha: error probability of the confidence interval, in (0, 1).
 
     Returns:
-        Rate; its value is an upper bound on the share of examples without an adversarial example, not a certificate.
+        Rate. Its value is not a certificate: it is an upper bound on the share of examples without an adversarial
+        example.
 
     Raises:
         InputError: mismatched lengths, no examples, or a value out of range.

@@ -1,8 +1,8 @@
 """Certified accuracy and average certified radii.
 
-Throughout, ``radius`` holds the certified radius R of each example, 0 for an abstention, and ``correct`` says whether
-the example's prediction is the label, false for an abstention. A verification with radius 0 has proved nothing, not
-even for the example itself: pass ``correct & (radius > 0)`` for such results.
+Throughout, ``radius`` holds the certified radius R of each example, and ``correct`` tells whether the example's
+prediction is the label. For an abstention, the radius is 0 and ``correct`` is false. A verification with radius 0 has
+proved nothing, not even for the example itself: pass ``correct & (radius > 0)`` for such results.
 """
 
 from __future__ import annotations
@@ -123,9 +123,10 @@ def average_certified_radius(
     """Average certified radius (ACR), ``(1/N)·Σ correctᵢ·Rᵢ`` over all N examples (Zhai et al., 2020).
 
     Warning: this is a poor measure of robustness (Sun, Mao, Müller and Vechev, "Average Certified Radius is a Poor
-    Metric for Randomized Smoothing", 2025). R grows without limit as p_A approaches 1, so easy examples outweigh all
-    others; a constant classifier reaches any ACR if sigma is large enough; and the ACR depends on the certification's n
-    and alpha, which are not properties of the classifier. Consider ``survival_curve`` first.
+    Metric for Randomized Smoothing", 2025). There are three reasons. R grows without limit as p_A approaches 1, so easy
+    examples outweigh all others. If sigma is large enough, a constant classifier has an arbitrarily large ACR. And the
+    ACR depends on the certification's n and alpha, which are not properties of the classifier. Consider
+    ``survival_curve`` first.
 
     Args:
         radius: [N], float, finite, at least 0.

@@ -31,7 +31,7 @@ _Floats = npt.NDArray[np.float64]
 class Estimate:
     """A mean over examples with its confidence interval; ``float(estimate)`` is the mean.
 
-    The interval is that of the percentile bootstrap (Efron, 1979), for examples drawn independently from one
+    The interval is a percentile bootstrap interval (Efron, 1979), for examples drawn independently from one
     distribution. The interval covers the mean of that distribution with a probability that approaches 1 - alpha as the
     number of examples grows. The interval says nothing about the noise of the certification or about other classifiers.
 
@@ -81,10 +81,10 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 
 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
-    """Clip an interval to the range of the values, and widen it where needed so that it contains the mean.
+    """Clip an interval to the range of the values; if it then does not contain the mean, widen it to contain the mean.
 
-    An end of the interval can lie outside the range if it is computed by an expansion and a few values outweigh all
-    others, or if all values are equal and the end is rounded.
+    An end of the interval can lie outside the range in two cases: an expansion gives the end, and a few values outweigh
+    all others; or all values are equal, and the end is rounded.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)

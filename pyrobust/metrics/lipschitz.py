@@ -2,8 +2,8 @@
 
 The logits of a network with l2 Lipschitz constant L change by at most L·‖δ‖₂ when its input changes by δ. So a margin
 of the logits, divided by its largest change per unit of distance, is a radius within which the prediction is constant
-(Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are those
-of deel-lip. They take logits and labels, in this order, like PyTorch's losses; ``pyrobust.compat.deel_lip`` has the
+(Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are taken
+from deel-lip. They take logits and labels, in this order, like PyTorch's losses; ``pyrobust.compat.deel_lip`` has the
 metrics with Keras's order of arguments. ``reduction`` may also be spelled as in Keras, in upper or lower case: "auto"
 and "sum_over_batch_size" are the mean, and None is "none".
 
@@ -133,8 +133,8 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
 class BinaryProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
 
-    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
-    The metric is differentiable with respect to the logits.
+    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ(t) =
+    t. The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
@@ -213,8 +213,8 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
 class CategoricalProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
 
-    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
-    The metric is differentiable with respect to the logits.
+    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ(t) =
+    t. The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.

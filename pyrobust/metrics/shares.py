@@ -127,21 +127,20 @@ def robustness_shares(
     """Shares of examples certified, attacked and undecided at each radius r, with closed balls.
 
     - attacked: ``upper ≤ r``, that is, an adversarial example within r is known;
-    - certified: ``lower ≥ r`` and ``lower > 0``, that is, proved robust in the whole closed ball of radius r, and not
-      attacked;
+    - certified: not attacked, and proved robust in the whole closed ball of radius r: ``lower ≥ r`` and ``lower > 0``;
     - undecided: neither.
 
     The comparisons are in double precision. A ``lower`` of 0 proves nothing, not even the prediction at the example
-    itself, so the example is not certified at radius 0 either. With NaN in ``lower``, an example is not certified; with
-    NaN in ``upper``, it is not attacked.
+    itself, so the example is not certified at radius 0 either. An example whose ``lower`` is NaN is not certified; an
+    example whose ``upper`` is NaN is not attacked.
 
     Args:
         lower: [N], float, the radius proved for the correct class, finite, at least 0; NaN or 0 if nothing is proved.
         upper: [N], float, the distance of an adversarial example, at least 0; 0 if misclassified without an attack,
             inf or NaN if none is known.
         radii: r, finite, at least 0, in any order.
-        alpha: upper bound on the probability that a single interval misses, in (0, 1). The intervals are those of
-            ``estimate_rate``, for the distribution from which the examples are drawn.
+        alpha: upper bound on the probability that a single interval misses, in (0, 1). The intervals come from
+            ``estimate_rate``, and are for the distribution from which the examples are drawn.
 
     Returns:
         RobustnessShares.

@@ -70,10 +70,10 @@ def subset_average_certified_radius(
 ) -> tuple[float, float]:
     """Interval for a random subset's average certified radius, from the moments of this average.
 
-    With v = correct·radius, and m of N examples drawn, the mean of v has variance ``σ²/m·(N - m)/(N - 1)`` and third
-    central moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, where σ² and μ₃ are the variance and third central
-    moment of v (Cochran, 1977). The quantiles follow by the Cornish-Fisher expansion (1938), which is accurate from a
-    few dozen examples on.
+    Let v = correct·radius, let σ² and μ₃ be the variance and the third central moment of v, and let m of N examples be
+    drawn. The mean of v over the drawn examples has variance ``σ²/m·(N - m)/(N - 1)`` and third central moment
+    ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))`` (Cochran, 1977). The quantiles follow by the Cornish-Fisher expansion
+    (1938), which is accurate from a few dozen examples on.
 
     Args:
         radius: [N], float, finite, at least 0.

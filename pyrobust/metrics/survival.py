@@ -308,15 +308,16 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """Rank classifiers by the area under their survival curves, largest first.
 
     The average certified radius is unsuitable for ranking. With ten balanced classes, a constant classifier is correct
-    on one example in ten, always with all votes, so these examples have the radius ``sigma·Φ⁻¹(alpha^(1/n))``. The
-    average certified radius of this classifier therefore grows with sigma without bound, while its area is 1/10 (Sun,
-    Mao, Müller and Vechev, 2025).
+    on one example in ten. On these examples it always gets all votes, so their radius is ``sigma·Φ⁻¹(alpha^(1/n))``.
+    The average certified radius of this classifier therefore grows with sigma without bound, while its area is 1/10
+    (Sun, Mao, Müller and Vechev, 2025).
 
     Args:
         curves: at least one.
 
     Returns:
-        Positions, best first; ties go to the smaller share of examples with p̂_A < 1/2, then to the earlier curve.
+        Positions, best first. On a tie, the curve with the smaller share of examples with p̂_A < 1/2 comes first, then
+        the earlier curve.
 
     Raises:
         InputError: no curves.

@@ -65,7 +65,7 @@ def _grid_noise(shape: tuple[int, ...], device: torch.device) -> Case:
 
 
 def votes(rows: int, classes: int, images: int, device: torch.device) -> Case:
-    """Return the case of vote histograms of several images; each timed variant adds to counts of its own."""
+    """Compare ways to count the votes of several images; each of them adds votes to a separate tensor of counts."""
     logits = torch.randn(rows, classes, device=device)
     image = torch.arange(rows, device=device) * images // rows
     counted = torch.zeros(images, classes + 1, dtype=torch.int64, device=device)

@@ -21,8 +21,9 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
 
     Args:
         logits: [N, K], float32, float64, bfloat16 or float16, K ≥ 1.
-        image: [N], int64, row of counts, in [0, B). On the CPU, an index out of range is an error and nothing is
-            counted; on a GPU, a row with such an index is not counted, so the totals are too small.
+        image: [N], int64, the row of ``counts`` for each row of logits, in [0, B). On the CPU, an index out of range is
+            an error and nothing is counted; on a GPU, a row with such an index is not counted, so the totals are too
+            small.
         counts: [B, K + 1], int64, contiguous; updated.
 
     Returns:

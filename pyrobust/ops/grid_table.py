@@ -39,8 +39,8 @@ class GridNoise:
         sigma: standard deviation of the noise before rounding, taken as exactly this float64.
         step: h, the spacing of the grid.
         reach: largest |J| that is drawn; a tail is drawn as ± (reach + 1).
-        delta: bound on the total variation distance between the distributions of a drawn and an exact J, where each
-            tail counts as one event. For a sample of d elements the distance is at most d·delta.
+        delta: bound on the total variation distance between the distribution of a drawn J and the exact distribution,
+            where each tail counts as one event. For a sample of d elements, the distance is at most d·delta.
         thresholds: ⌊2^96 · Q((k + ½)h / sigma)⌋ for k = 0 … reach, non-increasing.
         words: the thresholds as int32 [reach + 1, 3]: the 31 leading bits, then two words of 32 bits.
         guide: int32 [32 · 2^m], a look-up table of the kernels (csrc/smoothing/grid_noise.h).

@@ -21,9 +21,9 @@ def hyperplane_step(
     """Find the smallest step from each point onto a hyperplane, within a box.
 
     ``argmin ‖d‖ₚ`` subject to ``value + w·(x + d - at) = 0`` and ``lower ≤ x + d ≤ upper`` (Croce and Hein, 2020,
-    "Minimally distorted Adversarial Examples …", equation 5). Each coordinate moves by some mᵢ ≥ 0 in the direction
-    that closes the gap ``w·(at - x) - value``, and so reduces the gap by |wᵢ|·mᵢ. The room rᵢ of a coordinate is its
-    distance from the face of the box in that direction.
+    "Minimally distorted Adversarial Examples …", equation 5). The gap is ``w·(at - x) - value``. Each coordinate moves
+    by some mᵢ ≥ 0 in the direction that closes the gap, and so reduces the gap by |wᵢ|·mᵢ. The room rᵢ of a coordinate
+    is its distance from the face of the box in that direction.
 
     - linf: mᵢ = min(rᵢ, t), and l2: mᵢ = min(rᵢ, t·|wᵢ|), where t makes the reductions add up to the gap;
     - l1: coordinates move to the face in order of decreasing |wᵢ| until the gap is closed; coordinates tied at the last

@@ -91,9 +91,9 @@ def logit_verdict(
 ) -> Tensor:
     """Judge an attack by each row of logits: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
-    The gap is the largest logit of the other classes minus that of y. A row is fooled if its gap is at least 0, or at
-    most 0 if ``targeted``. A fooled row is close if its |gap| is at most tolerance times its largest |logit|: another
-    order of summation in the model may decide otherwise. A row whose gap is not finite is close, too. With ``both``,
+    The gap is the largest logit of the other classes minus the logit of y. A row is fooled if its gap is at least 0, or
+    at most 0 if ``targeted``. A fooled row is close if its |gap| is at most tolerance times its largest |logit|: if the
+    model adds in another order, the row may not be fooled. A row whose gap is not finite is close, too. With ``both``,
     robust rows with such a small gap are close as well.
 
     Args:

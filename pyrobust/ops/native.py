@@ -56,7 +56,10 @@ def call(op: Callable[..., Result], *args: object) -> Result:
 
 
 def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
-    """Register fake kernel ``result``; by default, a kernel that returns None or an empty copy of argument ``like``."""
+    """Register the fake kernel ``result`` for some ops.
+
+    By default, the kernel returns an empty copy of the argument at position ``like``, or None if ``like`` is None.
+    """
 
     def kernel(*args: Any, **_: Any) -> object:
         return None if like is None else torch.empty_like(args[like])
@@ -103,7 +106,7 @@ def build_info() -> dict[str, str | int | list[str] | None]:
     Returns:
         About the build: ``compiler``, ``torch_headers``, ``sources`` (`source_hash` of the native sources), ``cuda``
         and ``cuda_architectures`` (None without CUDA). About the process: ``simd``, the instruction set in use;
-        ``simd_levels``, those that the machine can run; and ``threads``.
+        ``simd_levels``, the instruction sets that the machine can run; and ``threads``.
 
     >>> build_info()["simd"] in build_info()["simd_levels"]
     True

@@ -16,12 +16,12 @@ from .transforms import batch_of_rows, differentiable, keep
 def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the l2 ball {‖z‖₂ ≤ radius}.
 
-    A row with ‖v‖₂ ≤ radius (compared exactly) is returned bit for bit; for other rows, z = v·radius / ‖v‖₂ (Boyd and
-    Vandenberghe, "Convex optimization", 2004, 8.1.1). The returned numbers satisfy |zᵢ| ≤ |vᵢ| and, in exact
+    A row with ‖v‖₂ ≤ radius (compared exactly) is returned bit for bit. For any other row, z = v·radius / ‖v‖₂ (Boyd
+    and Vandenberghe, "Convex optimization", 2004, 8.1.1). The returned numbers satisfy |zᵢ| ≤ |vᵢ| and, in exact
     arithmetic, Σ z² ≤ radius². In float32 and float64, ‖z‖₂ falls short of the radius by at most 2⁻²¹ times the radius,
     unless this product is below the dtype's smallest positive number.
 
-    Gradient: the identity for a row inside; else, with n = v / ‖v‖₂,
+    Gradient: the identity for a row inside the ball; for any other row, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
 
     Args:

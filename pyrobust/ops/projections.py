@@ -90,10 +90,10 @@ def project_l1_ball_box(
     """Project each example's delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}, the exact intersection.
 
     zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ is 0
-    if that gives a z in the ball; otherwise, θ is the number that gives ‖z‖₁ = radius (Croce and Hein, "Mind the box:
-    l1-APGD for sparse adversarial attacks on image classifiers", 2021). The returned numbers satisfy both constraints
-    exactly: Σ |z| ≤ radius, and x + z as a real number is in the box; ``add_perturbation`` keeps the rounded sum in the
-    box.
+    if this choice gives a z in the ball; otherwise, θ is the number that gives ‖z‖₁ = radius (Croce and Hein, "Mind the
+    box: l1-APGD for sparse adversarial attacks on image classifiers", 2021). The returned numbers satisfy both
+    constraints exactly: Σ |z| ≤ radius, and x + z as a real number is in the box; ``add_perturbation`` keeps the
+    rounded sum in the box.
 
     Gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
     dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, where the fraction is omitted if θ = 0.

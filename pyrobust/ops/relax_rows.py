@@ -28,8 +28,8 @@ def relax_rows(
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.
-        image: [R], int64, indices of rows of the relaxations, in [0, B). On the CPU, an index out of range is an error
-            and nothing is changed; on a GPU, a row with such an index gives NaN.
+        image: [R], int64, indices of rows of the relaxations, in [0, B). On the CPU, an index out of range is an error,
+            and no row is changed; on a GPU, a row with such an index becomes NaN.
         lower_slope: [B, n], same dtype as a.
         upper_slope: [B, n].
         lower_intercept: [B, n].
@@ -59,7 +59,7 @@ def relax_rows(
 
 
 def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Concretize each row over the box of its image: return the minimum Σ a·low (a ≥ 0) + Σ a·high (a < 0).
+    """Concretize each row over the box of its image: return its minimum Σ a·low (over a ≥ 0) + Σ a·high (over a < 0).
 
     Each product is rounded once; sums are in float64, in any order. The op has no gradient.
 

@@ -20,8 +20,8 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
     f(z) = max(z, slope·z): ReLU, or leaky ReLU. For all z in [lower, upper], Σ a·f(z) ≥ Σ coefficients·z + bias, up to
     rounding, by the relaxation of CROWN (Zhang et al., "Efficient neural network robustness certification with general
     activation functions", 2018). A negative coefficient takes the upper bound of f, which is the chord; any other
-    coefficient takes the lower bound, which is z if upper > −lower and slope·z otherwise. A stable neuron keeps f
-    itself.
+    coefficient takes the lower bound of f. This lower bound is z if upper > −lower, and slope·z otherwise. A stable
+    neuron keeps f itself.
 
     Differentiable once, with respect to a, lower and upper. The choice of the lower bound has no gradient; chord =
     (upper − slope·lower) / (upper − lower) and intercept = (1 − chord)·upper have gradients.

@@ -70,7 +70,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
 
 
 def plain_column(value: float | Tensor) -> Tensor | None:
-    """Return a radius, or a tensor of step sizes or radii, as float64 [1] or [B]; return None if checks are needed.
+    """Return a radius as float64 [1], or a tensor of step sizes or radii as float64 [B]; None if checks are needed.
 
     >>> plain_column(0.5), plain_column(-0.5)
     (tensor([0.5000], dtype=torch.float64), None)

@@ -47,9 +47,9 @@ def sample_noise(
 
     Row n of the result (sample s of image i) is ``x[i] + sigma·z(key, stage, noise, i, s)``, where the key is the seed
     by default. Then ``(· - mean[c]) / std[c]`` is applied if ``normalize`` is given, and the result is rounded to
-    ``dtype``. z has unit variance and is a pure function of its arguments: it has the same bits whatever the split into
-    calls, thread count and SIMD level (docs/decisions/noise-contract.md). Random words come from Philox4x32-10 (Salmon
-    et al., 2011), Gaussian variates from the method of Box and Muller (1958).
+    ``dtype``. z has unit variance and is a pure function of its arguments: its bits do not depend on the split into
+    calls, the thread count or the SIMD level (docs/decisions/noise-contract.md). Random words come from Philox4x32-10
+    (Salmon et al., 2011), Gaussian variates from the method of Box and Muller (1958).
 
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64; a result of any other dtype is

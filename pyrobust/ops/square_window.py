@@ -29,12 +29,12 @@ def square_window(
     """Move the perturbation budget of two windows of each image into the first window, and add a pattern there.
 
     This is one proposal of the Square attack (Andriushchenko et al., 2020, algorithm 3; Croce and Hein, 2021, for l1).
-    With δ = best - x, the budget of a channel is the sum of δ² (l2) or abs(δ) (l1) over the two windows, plus a share
-    of the budget that the whole image has left: radius² (l2) or radius (l1) minus the same sum over the image. The
-    change of the first window becomes the sum of the pattern (with a random sign) and the window's own δ / ‖δ‖, scaled
-    to the budget; the second window becomes x. In l2 the window is clipped to the box, and the elements not clipped are
-    scaled up to the budget. In l1 each budget is multiplied by the number of channels; a later projection takes the
-    excess from the rest of the image. All computations are in float64.
+    Let δ = best - x, and let the size of δ be the sum of δ² (l2) or of abs(δ) (l1). The budget of a channel is the size
+    of δ in the two windows, plus a share of the image's unused budget. The unused budget is radius² (l2) or radius
+    (l1), minus the size of δ in the whole image. In the first window, the new δ is the sum of the pattern (with a
+    random sign) and the old δ / ‖δ‖, scaled to the budget. In the second window, the new δ is 0. In l2 the window is
+    clipped to the box, and the elements not clipped are scaled up to the budget. In l1 each budget is multiplied by the
+    number of channels; a later projection takes the excess from the rest of the image. All computations are in float64.
 
     Args:
         best: the best images so far, same shape and dtype as x.
@@ -51,7 +51,7 @@ def square_window(
 
     Returns:
         In l2, the proposed images, which lie in the box and, up to rounding, in the ball; in l1, the proposed changes
-        to x, which are still to be projected. Same shape, dtype and memory format as x. The op has no gradient.
+        to x, which must still be projected. Same shape, dtype and memory format as x. The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, windows larger than the image, or a negative radius.
