@@ -63,8 +63,8 @@ class BoundOptions:
         method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz"; for verification also "cascade": the first
             three methods in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
-            tensor or nested sequence that broadcasts to one example and has as many dimensions, such as [C, 1, 1] for
-            one range per channel. An element whose two ends are equal is fixed. The keyword arguments
+            tensor or nested sequence that broadcasts to one example and has as many dimensions as the example, such as
+            [C, 1, 1] for one range per channel. An element whose two ends are equal is fixed. The keyword arguments
             ``clip_min=low, clip_max=high``, which attacks take, also set ``clip``.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.

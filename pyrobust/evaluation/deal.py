@@ -1,11 +1,11 @@
 """Assign the missing chunks of a run to workers, and commit the results.
 
 Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free; while a
-worker computes a chunk, it already has its next chunk. Chunks of a lost worker are assigned again. A chunk that kills
-two workers is then given to fresh workers that compute nothing else; if three of these die, too, the chunk is set aside
-without a result. If a chunk takes many times as long as usual, a warning names the chunk, and the chunk is taken from
-its worker as if the worker had died. In the next attempt, the limit for the chunk is twice as high. A slow chunk is set
-aside only after ``timeout``.
+worker computes a chunk, it already has its next chunk. Chunks of a lost worker are assigned again. After a chunk has
+killed two workers, it is given to fresh workers that compute nothing else. If three of these workers die, too, the
+chunk is set aside without a result. If a chunk takes many times as long as usual, a warning names the chunk, and the
+chunk is taken from its worker as if the worker had died. In the next attempt, the limit for the chunk is twice as high.
+A slow chunk is set aside only after ``timeout``.
 """
 
 from __future__ import annotations

@@ -124,9 +124,8 @@ def average_certified_radius(
 
     Warning: this is a poor measure of robustness (Sun, Mao, Müller and Vechev, "Average Certified Radius is a Poor
     Metric for Randomized Smoothing", 2025). There are three reasons. R grows without limit as p_A approaches 1, so easy
-    examples outweigh all others. If sigma is large enough, a constant classifier has an arbitrarily large ACR. And the
-    ACR depends on the certification's n and alpha, which are not properties of the classifier. Consider
-    ``survival_curve`` first.
+    examples outweigh all others. The ACR of a constant classifier grows without limit with sigma. And the ACR depends
+    on the certification's n and alpha, which are not properties of the classifier. Consider ``survival_curve`` first.
 
     Args:
         radius: [N], float, finite, at least 0.
@@ -184,12 +183,12 @@ def certified_accuracy_with_confidence(
     """Lower bound of the certified accuracy of exactly these images, valid with probability at least 1 - delta.
 
     Each certificate is false with probability at most alpha over the noise, which is independent between images. The
-    number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``. Let
-    ``q = min {k : P(Bin(n_images, alpha) > k) ≤ delta}``: with probability at least 1 - delta, at most q of the counted
+    number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``. Let ``q
+    = min {k : P(Bin(n_images, alpha) > k) ≤ delta}``. With probability at least 1 - delta, at most q of the counted
     certificates are false. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
-    q is computed for all images, not only for the counted ones, because false certificates may be more likely than true
-    ones to be large enough to be counted. If every true radius were just below the chosen radius, all counted
+    q is computed for all images, not only for the counted images: a false certificate may be more likely than a true
+    certificate to be large enough to be counted. If every true radius were just below the chosen radius, all counted
     certificates would be false.
 
     The computed q is rigorous: ``P(Bin(N, alpha) ≥ k) ≤ delta`` holds if and only if the Clopper-Pearson lower bound of

@@ -1,8 +1,8 @@
 """How many crossings between probabilistic certificates and confirmed attacks can be due to chance.
 
 A crossing is an adversarial example inside a certified ball. With deterministic certificates, a single crossing proves
-an error. A probabilistic certificate is false with probability at most alpha, and the test that confirms an attack on a
-smoothed classifier errs with probability at most alpha_attack, so a few crossings are to be expected.
+an error. A probabilistic certificate is false with probability at most alpha. The test that confirms an attack on a
+smoothed classifier is wrong with probability at most alpha_attack. A few crossings are therefore to be expected.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
         box: [...], float64, radii >= 0 of an example's elements.
 
     Returns:
-        [N], float64, on the CPU; inf where an element of radius 0 differs.
+        [N], float64, on the CPU; inf for an example that differs in an element of radius 0.
 
     >>> x_adv, box = torch.tensor([[0.5, 1.0], [0.0, 1.5]]), torch.tensor([0.25, 0.0], dtype=torch.float64)
     >>> box_distances_above(x_adv, torch.tensor([[0.0, 1.0], [0.0, 1.0]]), box)

@@ -63,8 +63,8 @@ class SurvivalCurve(Tabular):
     Attributes:
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
         share: [501], float64, non-increasing.
-        lower, upper: [501], float64, the share for the fewest and the most votes that are consistent with a log; equal
-            to ``share`` if votes are exact. ``lower`` and ``upper`` are not a confidence band (see `band`).
+        lower, upper: [501], float64, the share for the fewest and for the most votes that are consistent with a log;
+            equal to ``share`` if votes are exact. ``lower`` and ``upper`` are not a confidence band (see `band`).
         p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 for a wrong prediction or an abstention.
     """
 
@@ -169,7 +169,7 @@ class SurvivalCurve(Tabular):
             q: shares in [0, 1].
 
         Returns:
-            For each share, the smallest p̂_A such that at least this share of the examples is at or below it.
+            For each share, the smallest p̂_A such that at least this share of the examples have at most this p̂_A.
 
         Raises:
             InputError: a share out of range.

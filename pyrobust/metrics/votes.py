@@ -1,7 +1,7 @@
 """Recover votes from the radii printed in a log.
 
 A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n, alpha))``, where k of n noisy copies voted
-for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen,
+for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ is the normal distribution function (Cohen,
 Rosenfeld and Kolter, 2019). R increases with k, so an exact radius determines the votes; a printed radius, which is
 rounded, determines a range of votes.
 
@@ -236,11 +236,11 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 
 
 def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
-    """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if no such k is ≤ n.
+    """Find, for each positive quantile [N], the real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals the quantile.
 
-    R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a quantile of a binomial distribution, extended to real
-    numbers by the incomplete beta function. The result is accurate to about 1e-10·n votes. If a table of all radii
-    is cheaper, k is interpolated in this table instead.
+    If no such k is at most n, the result is above n. R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a
+    quantile of a binomial distribution, extended to real numbers by the incomplete beta function. The result is
+    accurate to about 1e-10·n votes. If a table of all radii is cheaper, k is interpolated in this table instead.
     """
     if n <= _LARGEST_TABLE and len(quantile) > _WORTH_A_TABLE * n:
         votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))

@@ -29,7 +29,7 @@ def relax_rows(
     Args:
         a: [R, n], float32 or float64, contiguous; updated.
         image: [R], int64, indices of rows of the relaxations, in [0, B). On the CPU, an index out of range is an error,
-            and no row is changed; on a GPU, a row with such an index becomes NaN.
+            and no row is changed; on a GPU, the result of such a row is NaN.
         lower_slope: [B, n], same dtype as a.
         upper_slope: [B, n].
         lower_intercept: [B, n].

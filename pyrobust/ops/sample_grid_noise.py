@@ -63,8 +63,9 @@ def sample_grid_noise(
 
     Args:
         k: images [M, ...], int32: x = step·k.
-        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of the image ``k[row]``,
-            whose index in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
+        runs: tuples (row, image, first, count). Each tuple stands for samples first … first + count - 1 of the image
+            ``k[row]``; ``image`` is this image's index in the noise contract. Image and sample indices are in [0,
+            2**32).
         sigma: standard deviation of the noise before rounding, positive, at most 2**13 steps.
         step: an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
         stage: "select", "estimate", "predict", "attack" or "train".
@@ -77,12 +78,12 @@ def sample_grid_noise(
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...] with N the sum of the counts (``out`` if given), and a bool [N], True for each row that has a
-        tail.
+        The batch [N, ...], where N is the sum of the counts (``out`` if given), and a bool [N], True for each row that
+        has a tail.
 
     Raises:
-        InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator reaches
-            2**24 (2**53 for float64), beyond which the float dtype is not exact. On every device, noise that is
+        InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator is
+            2**24 or more (float64: 2**53 or more), so that it is not exact in floats. On every device, noise that is
             too large by itself is refused; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 

@@ -54,8 +54,9 @@ def sample_noise(
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64; a result of any other dtype is
             computed from x in float32.
-        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of the image ``x[row]``,
-            whose index in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
+        runs: tuples (row, image, first, count). Each tuple stands for samples first … first + count - 1 of the image
+            ``x[row]``; ``image`` is this image's index in the noise contract. Image and sample indices are in [0,
+            2**32).
         sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, and Laplace
             noise has scale sigma/√2.
         noise: "gaussian", "uniform" or "laplace".
@@ -69,7 +70,7 @@ def sample_noise(
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        [N, ...] with N the sum of the counts; ``out`` if given. The op has no gradient.
+        The batch [N, ...], where N is the sum of the counts; ``out`` if given. The op has no gradient.
 
     Raises:
         InputError: a value out of range, mismatched shapes, or an x that requires a gradient.

@@ -140,10 +140,10 @@ def sandwich_dataset(
     """Bound the distance to misclassification of each example from both sides, and store each finished chunk.
 
     For a base classifier, the lower bound is the largest radius that a bound-propagation method proves. The upper bound
-    is the distance of the nearest adversarial example found, either by ``MinimumNormEnsemble`` or, at each of
-    ``epsilons``, by AutoAttack on the examples that are undecided at this epsilon. Both bounds are for the same model:
-    with semantics "float32", the default, the certificate covers the same floating-point forward pass that classifies
-    the adversarial example.
+    is the distance of the nearest adversarial example found. Without ``epsilons``, the attack is
+    ``MinimumNormEnsemble``; otherwise, AutoAttack runs at each epsilon, on the examples that are undecided at this
+    epsilon. Both bounds are for the same model. With the default semantics "float32", the certificate covers the same
+    floating-point forward pass that classifies the adversarial example.
 
     For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
     example. The attack follows gradients of class probabilities averaged over its own noise samples (Salman et al.,

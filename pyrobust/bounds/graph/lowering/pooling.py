@@ -38,7 +38,7 @@ def max_pool(
     aten.max_pool3d_with_indices.default,
 )
 def max_pool_with_indices(lowering: Lowering, z: Node, *arguments: Any) -> tuple[Node]:
-    """The largest element of each window, as the first of two results; the second has no bounds."""
+    """The largest element of each window is the first of two results; the second result has no bounds."""
     return (max_pool(lowering, z, *arguments),)
 
 
