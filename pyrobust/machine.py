@@ -207,7 +207,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def total_memory() -> float:
-    """Bytes of memory of this machine; infinite if the system does not report the number."""
+    """Bytes of memory of this machine; infinite if the number is unknown."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):  # not on every system

@@ -59,8 +59,8 @@ class Choices:
     al., "Certified robustness to adversarial word substitutions" (2019).
 
     Args:
-        points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p, and the
-            first point is the example's own. A part with fewer points repeats one of them.
+        points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p. The first
+            point is the part in the example itself. A part with fewer points repeats one of them.
         changes: largest number of parts that may differ from their first points, one number for all examples or one for
             each example; None for no limit.
 
@@ -280,7 +280,7 @@ def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor
 
 
 def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
-    """Return the sets of inputs between two tensors [B, *shape], on a device; their elements may be -inf or +inf."""
+    """Return the sets of inputs between two tensors [B, *shape], whose elements may be infinite, on a device."""
     lower, (least, _) = _elements("x_lower", x_lower, shape, device, -torch.inf)
     upper, (_, most) = _elements("x_upper", x_upper, shape, device, torch.inf)
     if lower.shape != upper.shape:

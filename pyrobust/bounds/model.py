@@ -618,7 +618,7 @@ class BoundedModel:
                 order to run; default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
-            progress: as for ``bounds``; each method starts again at 0.
+            progress: as for ``bounds``; the progress of each method starts at 0.
             options: as for ``bounds``.
             keywords: as for ``bounds``.
 

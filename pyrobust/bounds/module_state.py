@@ -1,4 +1,4 @@
-"""The state of a module that determines its output: tensors by their bytes, and attributes and code by value.
+"""The state of a module that determines its output. Tensors are compared by bytes, attributes and code by value.
 
 A ``ModuleState`` holds copies of values, and weak references to objects that are compared by identity. It therefore
 keeps no module and no parameter alive. The state can be read only where every value in it can be compared; otherwise

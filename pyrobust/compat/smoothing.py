@@ -9,8 +9,8 @@ Change ``from core import Smooth`` to ``from pyrobust.compat.smoothing import Sm
 - bounds and radii are rounded down;
 - the base classifier's train/eval mode is restored after every call.
 
-Additions of forks of the reference are supported: ``device``, ``mode`` and ``beta`` (MACER, CAT-RS),
-``confidence_all`` and ``confidence_top2`` (CAT-RS), and classifiers that return a tuple with the logits first.
+Arguments and methods that forks added to the reference are supported: ``device``, ``mode`` and ``beta`` (MACER,
+CAT-RS), ``confidence_all`` and ``confidence_top2`` (CAT-RS), and classifiers that return a tuple with the logits first.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def certify_dataset(
     certificate depends on the batches, so the sweep stops instead. `pyrobust.zoo.model_hash` identifies the model
     before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
-    With method "sequential", each image gets only as many samples as its radii need, at most n, and the undecided
+    With method "sequential", each image gets only as many samples as its radii need, and at most n. The undecided
     images of a chunk share full batches. Results are committed when an image is finished; votes of unfinished images
     are committed about every second, so that these images can be resumed too. The batches depend on the chunk alone: a
     resumed run draws the same samples in the same batches. (A run started by an earlier version has no chunks; resuming

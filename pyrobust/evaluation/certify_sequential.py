@@ -32,8 +32,9 @@ _LIMITS = ("p_lower", "p_upper", "rival_lower", "rival_upper")
 class SequentialStep:
     """Certify the images of a chunk in shared batches, with the parameters of a sequential run.
 
-    Chunks are independent of each other. The batches of a chunk depend on its images and the batch size alone: a chunk
-    resumed from its last ``ChunkPart`` draws its samples in the same batches as an uninterrupted one.
+    Chunks are independent of each other. The batches of a chunk depend on its images and the batch size alone. A chunk
+    that is resumed from its last ``ChunkPart`` therefore draws its samples in the same batches as without the
+    interruption.
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother, digits = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25), load_data("digits")

@@ -225,7 +225,7 @@ def compute_robustness_curve(
     """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
     The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has its own ``evaluate``, all
-    examples are attacked at each epsilon instead, and the robust accuracy is the "robust_accuracy" that
+    examples are attacked at each epsilon instead. The robust accuracy is then the number "robust_accuracy" that
     ``evaluate(x, y, x_adv)`` returns. The dictionary's attribute ``outside`` counts the points outside the ball or the
     clip range.
 
@@ -290,21 +290,21 @@ def robustness_curve(
     A successful x_adv that also lies within a smaller epsilon counts as a success at that epsilon, too. Examples
     misclassified without an attack count as fooled at every epsilon. At epsilon 0 the curve is the clean accuracy.
 
-    An attack whose ``generate`` takes no ``epsilon`` runs once for each epsilon, the smallest first, on the examples
-    that are not fooled yet.
+    If the attack's ``generate`` takes no ``epsilon``, the attack runs once for each epsilon, the smallest first, on the
+    examples that are not fooled yet.
 
-    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64. A point that is not
-    finite, or lies outside the ball or the clip range by more than float32 rounding, does not count as a success, since
-    a faulty attack would otherwise lower robust accuracy. ``outside`` counts such points, and a warning is logged. The
-    attack class's own ``evaluate`` is not used, because it gives no result for each example.
+    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64. A point does not
+    count as a success if it is not finite, or if it lies outside the ball or the clip range by more than float32
+    rounding: a faulty attack would otherwise lower robust accuracy. ``outside`` counts such points, and a warning is
+    logged. The attack class's own ``evaluate`` is not used, because it gives no result for each example.
 
     Args:
         attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If the class's
             ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example, one attack object is made, with
-            the largest epsilon (``epsilon`` is then float64 [n]; ``indices`` are positions in x, int64 [n]). Otherwise,
-            one attack object is made for each epsilon, and its ``generate(x, y)`` is called. The attack's attributes
-            norm, clip_min and clip_max give the ball and the clip range. Without these attributes, the norm is "linf"
-            (the weakest requirement) and the clip range is unlimited.
+            the largest epsilon. ``generate`` then gets the epsilons, float64 [n], and the indices, int64 [n], which are
+            positions in x. Otherwise, one attack object is made for each epsilon, and its ``generate(x, y)`` is called.
+            The attack's attributes norm, clip_min and clip_max give the ball and the clip range. Without these
+            attributes, the norm is "linf" (the weakest requirement) and the clip range is unlimited.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.

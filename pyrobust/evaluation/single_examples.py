@@ -59,9 +59,9 @@ class LabelledExample:
 def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[LabelledExample]:
     """Yield the examples of a data set or loader, one by one.
 
-    The data set yields pairs (x, y), either of one example and its label or of a batch and its labels; or the data set
-    is itself one batch of tensors or arrays. A pair holds a batch if it comes from a ``DataLoader``, or if its labels
-    are a tensor or array [N]. ``name`` is the argument's name in error messages.
+    The data set yields pairs (x, y): an example and its label, or a batch and its labels. One batch of tensors or
+    arrays also counts as a data set. A pair holds a batch if it comes from a ``DataLoader``, or if its labels are a
+    tensor or array [N]. ``name`` is the argument's name in error messages.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
     ['good', 'bad']

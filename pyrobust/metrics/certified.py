@@ -191,7 +191,7 @@ def certified_accuracy_with_confidence(
     certificate to be large enough to be counted. If every true radius were just below the chosen radius, all counted
     certificates would be false.
 
-    The computed q is rigorous: ``P(Bin(N, alpha) ≥ k) ≤ delta`` holds if and only if the Clopper-Pearson lower bound of
+    The computed q is rigorous. ``P(Bin(N, alpha) ≥ k) ≤ delta`` holds if and only if the Clopper-Pearson lower bound of
     k successes in N trials is at least alpha, and the computed lower bound is rounded down.
 
     Args:

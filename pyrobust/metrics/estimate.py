@@ -59,8 +59,9 @@ class Estimate:
 def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) -> Estimate:
     """Mean of values [N] with its percentile bootstrap interval.
 
-    Above 32,768 examples the distribution of a resample's mean is expanded from its first three moments (Cornish and
-    Fisher, 1938), with a relative error of order 1/N; sampling would only add noise.
+    Above 32,768 examples, no resamples are drawn, since sampling would only add noise. Instead, the distribution of a
+    resample's mean is expanded from its first three moments (Cornish and Fisher, 1938), with a relative error of order
+    1/N.
     """
     alpha = checked_alpha(alpha)
     resamples, seed = integer("resamples", resamples, 100), integer("seed", seed, 0)
@@ -104,7 +105,7 @@ def interval_from_moments(mean: float, variance: float, third: float, alpha: flo
 
 
 def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
-    """For each share in ``q``, the smallest v among the values [N] such that at least this share of them is ≤ v."""
+    """For each share in ``q``, the smallest value v such that at least this share of the values [N] is ≤ v."""
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:

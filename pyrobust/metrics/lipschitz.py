@@ -100,8 +100,8 @@ class _AvgRobustness(ProvableMetric):
 class BinaryProvableRobustAccuracy(_RobustAccuracy):
     """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
 
-    f is a real-valued function with l2 Lipschitz constant L, whose sign is the class, and s is the sign of the label.
-    The inequality is strict. A NaN or infinite logit proves nothing. The metric has no gradient.
+    f is a real-valued function with l2 Lipschitz constant L. The sign of f is the class, and s is the sign of the
+    label. The inequality is strict. A NaN or infinite logit proves nothing. The metric has no gradient.
 
     Args:
         epsilon: radius ε, finite, at least 0.
@@ -133,8 +133,8 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
 class BinaryProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
 
-    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ(t) =
-    t. The metric is differentiable with respect to the logits.
+    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ is the
+    identity. The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
@@ -143,8 +143,8 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Calls raise the errors of ``binary_margins``; with negative_robustness, they
-            also raise InputError for a NaN or infinite logit, which otherwise counts as 0.
+        InputError: a value out of range. Calls raise the errors of ``binary_margins``. A NaN or infinite logit counts
+            as 0; with negative_robustness, it raises InputError instead.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -213,8 +213,8 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
 class CategoricalProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
 
-    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ(t) =
-    t. The metric is differentiable with respect to the logits.
+    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ is the
+    identity. The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
@@ -224,8 +224,8 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Calls raise the errors of ``categorical_margins``; with negative_robustness,
-            they also raise InputError for a row with NaN or inf, which otherwise counts as 0.
+        InputError: a value out of range. Calls raise the errors of ``categorical_margins``. A row with NaN or inf
+            counts as 0; with negative_robustness, it raises InputError instead.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch

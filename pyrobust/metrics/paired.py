@@ -102,8 +102,8 @@ def paired_test(
 class RadiusComparisons(Tabular):
     """Paired comparisons of two classifiers at several radii, made by ``compare_at_radii``.
 
-    If the hypothesis of equal shares is rejected at every radius whose adjusted p-value is at most alpha, the
-    probability that any rejection is wrong is at most alpha (Holm, 1979). The p-values in ``comparisons`` are not
+    Reject the hypothesis of equal shares at every radius whose adjusted p-value is at most alpha. The probability that
+    any of these rejections is wrong is then at most alpha (Holm, 1979). The p-values in ``comparisons`` are not
     adjusted.
 
     Attributes:

@@ -201,8 +201,8 @@ def robustness_shares_by_group(
 def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> tuple[_Ints, _Floats]:
     """Sort examples into bins of nearly equal size by the confidence of their prediction.
 
-    The upper edges are quantiles of the given values (the inverse of the empirical distribution function), and each
-    value belongs to the first bin whose upper edge it does not exceed. Equal values share a bin, so some bins can be
+    The upper edges are quantiles of the given values (the inverse of the empirical distribution function). Each value
+    belongs to the first bin whose upper edge is at least this value. Equal values share a bin, so some bins can be
     larger, and there can be fewer bins than ``n_bins``. Confidence intervals for a bin refer to other examples with a
     confidence between the bin's edges, and treat these edges as chosen beforehand.
 

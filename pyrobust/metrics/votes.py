@@ -168,7 +168,7 @@ def votes_for_radius(
 def is_attainable(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Whether some number of votes gives each printed radius; if not, the radius is for another n, alpha or sigma.
+    """Whether each printed radius belongs to some number of votes; if not, it is for another n, alpha or sigma.
 
     Takes the same arguments and raises the same errors as ``votes_for_radius``.
 
@@ -238,8 +238,8 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
     """Find, for each positive quantile [N], the real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals the quantile.
 
-    If no such k is at most n, the result is above n. R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a
-    quantile of a binomial distribution, extended to real numbers by the incomplete beta function. The result is
+    If no such k is at most n, the result is above n. R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha. So k is a
+    quantile of a binomial distribution, which the incomplete beta function extends to real numbers. The result is
     accurate to about 1e-10·n votes. If a table of all radii is cheaper, k is interpolated in this table instead.
     """
     if n <= _LARGEST_TABLE and len(quantile) > _WORTH_A_TABLE * n:

@@ -29,9 +29,9 @@ def hyperplane_step(
     - l1: coordinates move to the face in order of decreasing |wᵢ| until the gap is closed; coordinates tied at the last
       |wᵢ| all move by the same share of their room.
 
-    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to the face of the box on the side of
-    the hyperplane. The step is computed in float64 and rounded to nearest. A coordinate of w that is not finite counts
-    as zero, and so does a gap of NaN.
+    If the hyperplane does not intersect the box, every coordinate with wᵢ ≠ 0 moves to the face of the box on the side
+    of the hyperplane. The step is computed in float64 and rounded to nearest. A coordinate of w that is not finite
+    counts as zero, and so does a gap of NaN.
 
     Args:
         x: [B, D] or [S, B, D], float32, float64, bfloat16 or float16, in the box: S points for each hyperplane.

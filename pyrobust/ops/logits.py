@@ -53,9 +53,9 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     ======================== ==========================================================================================
 
     1e-12 is added to the denominators. Ties between logits go to the lowest class. The slope is the derivative divided
-    by its largest magnitude, so that it does not vanish where the loss is nearly flat: the slope of the cross entropy
-    stays accurate where the softmax of y rounds to 1. The slope is zero where the loss does not depend on the logits.
-    The value of a row with NaN is NaN; the value of a row with infinities may be NaN.
+    by the largest magnitude of its elements. Therefore the slope does not vanish where the loss is nearly flat: the
+    slope of the cross entropy stays accurate where the softmax of y rounds to 1. The slope is zero where the loss does
+    not depend on the logits. The value of a row with NaN is NaN; the value of a row with infinities may be NaN.
 
     Args:
         logits: [B, K], float32 or float64.

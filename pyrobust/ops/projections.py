@@ -55,7 +55,7 @@ def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     l1-ball for learning in high dimensions", 2008). The returned numbers satisfy |zᵢ| ≤ |vᵢ| and, in exact arithmetic,
     ‖z‖₁ ≤ radius.
 
-    Gradient: the identity for a row inside; else, with s = sign(z) and F = {z ≠ 0},
+    Gradient: the identity for a row inside the ball; else, with s = sign(z) and F = {z ≠ 0},
     dz_F = dv_F - s_F·(⟨s_F, dv_F⟩ - dradius) / |F|.
 
     Args:
@@ -92,8 +92,8 @@ def project_l1_ball_box(
     zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ is 0
     if this choice gives a z in the ball; otherwise, θ is the number that gives ‖z‖₁ = radius (Croce and Hein, "Mind the
     box: l1-APGD for sparse adversarial attacks on image classifiers", 2021). The returned numbers satisfy both
-    constraints exactly: Σ |z| ≤ radius, and x + z as a real number is in the box; ``add_perturbation`` keeps the
-    rounded sum in the box.
+    constraints exactly: Σ |z| ≤ radius, and the real number x + z is in the box. ``add_perturbation`` keeps the rounded
+    sum in the box.
 
     Gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
     dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, where the fraction is omitted if θ = 0.

@@ -48,7 +48,9 @@ def box(op: str, lower: float, upper: float) -> tuple[float, float]:
 
 
 def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.device) -> Tensor:
-    """Return the radius as float64 [1], or as [R] if each row has its own; the native ops check a tensor's values.
+    """Return the radius as float64 [1], or as float64 [R] if each row has its own radius.
+
+    The native ops check the values of a tensor.
 
     >>> radii("project_l1_ball", 2, torch.Size([3]), torch.device("cpu"))
     tensor([2.], dtype=torch.float64)
@@ -193,7 +195,7 @@ def nhwc(*tensors: Tensor) -> bool:
 
 
 def round_inward(bound: float, dtype: torch.dtype, side: int) -> float:
-    """Round the bound to the dtype: down for side 1 (an upper bound), up for side -1 (a lower bound).
+    """Round the bound to the dtype: an upper bound (side 1) is rounded down, a lower bound (side -1) is rounded up.
 
     >>> round_inward(0.1, torch.float32, 1) < 0.1 < round_inward(0.1, torch.float32, -1)
     True

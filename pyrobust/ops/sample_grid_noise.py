@@ -54,7 +54,7 @@ def sample_grid_noise(
     result is rounded to ``dtype``. Every number in the batch is therefore a function of this integer sum and the
     channel alone. A noisy image tells a model no more about k than the rounded x + sigma·Z does, so the real-number
     proof of randomized smoothing holds for the computed batch. J is a pure function of (key, stage, i, s, element),
-    where the key is the seed by default; J does not depend on the split into calls, the thread count or the SIMD level
+    where the key is the seed by default. It does not depend on the split into calls, the thread count or the SIMD level
     (docs/decisions/noise-contract.md). The total variation distance from the exact distribution of J is at most
     ``grid_noise(sigma, step).delta``.
 

@@ -193,7 +193,7 @@ class Analysis:
 
     Args:
         steps: the layers, each after its inputs.
-        output: the number of the layer that is the output.
+        output: the index of the output layer.
 
     Attributes:
         consumers: for each layer the layers that read it, one entry per read.

@@ -1,9 +1,9 @@
 """Capture of a torch.nn.Module as a graph: torch.export traces it, and lowering rules turn the calls into nodes.
 
 The module is traced in evaluation mode. The traced batch has two examples, so that operations that mix examples are
-detected. Before the graph is used, its values are compared with the module's on the example and on random inputs: in
-batches of one row, three rows, many rows and the example's batch size, in repeated runs, with gradients, and far
-outside [0, 1].
+detected. Before the graph is used, its values are compared with the module's values on the example and on random
+inputs. The comparison uses batches of one row, three rows, many rows and the example's batch size, repeated runs,
+gradients, and inputs far outside [0, 1].
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Using one of the missing classes (JSMA, LGV, OnePixel, Pixle and SparseFool) rai
 Differences:
 
 - attacks of the first group return the first point that fools the model, not the point after the last step, and return
-  a misclassified image unchanged. FGSM and the variants of PGD return the point of highest loss if they fail; in
+  a misclassified image unchanged. If they fail, FGSM and the variants of PGD return the point of highest loss. In
   training mode (``set_model_training_mode(model_training=True)``), these attacks take all steps on every example. APGD,
   APGDT, FAB, Square and AutoAttack refuse training mode;
 - attacks of the third group refuse training mode, too; if they find no adversarial example, they return the image

@@ -1,4 +1,4 @@
-"""Attacks with costs of their own that take all steps on every example: RFGSM, TPGD, Jitter, PGDRS and PGDRSL2."""
+"""Attacks that have special losses and take all steps on every example: RFGSM, TPGD, Jitter, PGDRS and PGDRSL2."""
 
 from __future__ import annotations
 

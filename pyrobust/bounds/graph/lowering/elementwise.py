@@ -233,9 +233,9 @@ def register_rule(
 ) -> None:
     """Add an elementwise operator to the activations that ``BoundedModel`` supports.
 
-    The rule serves IBP and CROWN in both engines. ``lipschitz_bound`` and ``method="lipschitz"`` refuse the operator
-    unless ``slope_range`` is given; ``DifferentiableBounds`` refuses it unless ``differentiable`` is given or the rule
-    is a `Curve`.
+    The rule serves IBP and CROWN in both engines. Without ``slope_range``, ``lipschitz_bound`` and
+    ``method="lipschitz"`` refuse the operator. ``DifferentiableBounds`` needs ``differentiable``, or a rule that is a
+    `Curve`.
 
     The rule is trusted. Before it is added, the rule is compared with values of the operator at thousands of points;
     this finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node:
-    """Return the node whose elements are those of z, rearranged by ``move``: [B, *z.shape] → [B, ...]."""
+    """Return a node with the elements of z, rearranged by ``move``: [B, *z.shape] → [B, ...]."""
     return gathered(lowering, (z,), move)
 
 

@@ -220,7 +220,7 @@ def instance_norm(
     epsilon: float,
     cudnn: bool,
 ) -> Node:
-    """Lower the normalisation of each channel, by its own statistics or by running ones (Ulyanov et al., 2016)."""
+    """Lower the normalisation of each channel by its own or by running statistics (Ulyanov et al., 2016)."""
     if use_input_stats:
         return group_norm(lowering, z, z.shape[0], weight, bias, epsilon)
     if mean is None or variance is None:

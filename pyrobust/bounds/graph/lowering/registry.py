@@ -102,7 +102,8 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
     """Match a pattern that ends in a call; return the pattern's operand, other calls and numbers.
 
-    Returns None if the pattern does not match, or if the value of one of its other calls is also used elsewhere.
+    Returns None if the pattern does not match, or if calls outside the pattern also use the value of one of the other
+    calls.
     """
     operands: set[fx.Node] = set()
     inner: set[fx.Node] = set()

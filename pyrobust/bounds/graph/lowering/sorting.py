@@ -77,10 +77,10 @@ def stable_sort(
 
 
 def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
-    """The stages of a network that sorts n elements: disjoint pairs (i, j), i < j, to be put in ascending order.
+    """The stages of a network that sorts n elements.
 
-    Merge-exchange sort (Batcher, 1968; Knuth, The Art of Computer Programming, volume 3, algorithm 5.2.2M), of about
-    (log₂ n)²/2 stages.
+    A stage consists of disjoint pairs (i, j), i < j, whose elements are put in ascending order. Merge-exchange sort
+    (Batcher, 1968; Knuth, The Art of Computer Programming, volume 3, algorithm 5.2.2M), of about (log₂ n)²/2 stages.
 
     >>> list(sorting_network(3))
     [[(0, 2)], [(0, 1)], [(1, 2)]]
