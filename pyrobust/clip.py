@@ -1,8 +1,8 @@
 """The argument ``clip`` of attacks, bounds and sweeps: the range of valid input values.
 
 ``clip=None`` always means that values have no limit. If ``clip`` is omitted, attacks use their arguments ``clip_min``
-and ``clip_max``, by default 0 and 1. An attack without a limit has the attributes ``clip_min`` = -inf and ``clip_max``
-= inf. A run stores the two ends, or null for no limit.
+and ``clip_max``, by default 0 and 1. If an attack has no limit, its attributes ``clip_min`` and ``clip_max`` are -inf
+and inf. A run stores the two ends, or null for no limit.
 """
 
 from __future__ import annotations

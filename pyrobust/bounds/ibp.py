@@ -49,8 +49,8 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     afterwards. The bounds hold in exact arithmetic, like those of ``BoundedModel.bounds``.
 
     At most eight captured networks are kept, for further calls with inputs of the same shape. If a model is deleted,
-    its network is no longer kept. Every call first compares the model's state with its state at capture: every byte of
-    its tensors, its attributes, the members of its classes, and the global variables that the classes' code uses. The
+    its network is dropped. Every call first compares the model's state with its state at capture: every byte of its
+    tensors, its attributes, the members of its classes, and the global variables that the classes' code uses. The
     logits on one row of the ``x`` that was passed at capture are compared, too. A changed model is captured again. A
     model is captured at every call if it has forward hooks, a part that cannot be compared (such as an attribute of a
     user-defined class), or calls of functions that look up computed names (such as ``getattr``). A captured network

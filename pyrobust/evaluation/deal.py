@@ -101,7 +101,7 @@ class MissingChunks:
 class Dealer:
     """Assigns chunks of one run to workers; ``committed`` is called with the indices and rows of each commit.
 
-    If a worker does not answer for ``timeout`` seconds, its chunk is set aside. A ``timeout`` of None is no limit.
+    If a worker does not answer for ``timeout`` seconds, its chunk is set aside. A ``timeout`` of None means no limit.
     """
 
     def __init__(

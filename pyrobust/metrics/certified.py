@@ -183,8 +183,8 @@ def certified_accuracy_with_confidence(
     """Lower bound of the certified accuracy of exactly these images, valid with probability at least 1 - delta.
 
     Each certificate is false with probability at most alpha over the noise, which is independent between images. The
-    number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``. Let ``q
-    = min {k : P(Bin(n_images, alpha) > k) ≤ delta}``. With probability at least 1 - delta, at most q of the counted
+    number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``. Let q be
+    ``min {k : P(Bin(n_images, alpha) > k) ≤ delta}``. With probability at least 1 - delta, at most q of the counted
     certificates are false. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
     q is computed for all images, not only for the counted images: a false certificate may be more likely than a true

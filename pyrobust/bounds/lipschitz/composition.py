@@ -158,8 +158,8 @@ class Constants:
     def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
         """The weights times the factors of a scale before the layer, and the node to which the layer then applies.
 
-        The weights stay unchanged in three cases: there is no scale; the factors of the scale differ within a channel;
-        or the scale is folded into the layer before it.
+        The weights stay unchanged in three cases: the layer has no scale before it; the factors of the scale differ
+        within a channel; or the scale is folded into the layer before the scale.
         """
         z = layer.inputs[0]
         while _shifts(z):

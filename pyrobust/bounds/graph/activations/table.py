@@ -188,7 +188,7 @@ def row_from_rule(
 
 
 def apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor) -> list[Tensor]:
-    """Return the six tensors of a rule, of lower's shape; RuntimeError if the rule fails or returns anything else."""
+    """Return the six tensors of a rule, in lower's shape; raise RuntimeError if the rule does not return them."""
     limits = [bound.flatten().cpu().numpy() for bound in (lower, upper)]
     try:
         parts = [np.asarray(column, dtype=np.float64) for column in rule(*limits)]
