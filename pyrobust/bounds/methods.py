@@ -3,7 +3,7 @@
 Every engine computes two kinds of bounds. Intervals give the ranges of all layers, in order. A backward pass through
 the relaxations of earlier layers bounds linear functions of a layer's neurons. A ``Method`` states which of these
 bounds are used. The engines handle everything else, such as input sets, rounding errors, memory and the choice of
-kernels, so one ``Method`` defines each method that consists of these two steps.
+kernels, so each method that uses only these bounds is defined by its ``Method``.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class LabelledExample:
     def form(self, batched: bool) -> tuple[Any, Any]:
         """Copies of input and label, alone or in a batch of one.
 
-        In a batch, a tensor's integer label is int64 [1].
+        If the input is a tensor in a batch of one, an integer label becomes int64 [1].
         """
         if not batched:
             return _copied(self.input), _copied(self.label)

@@ -42,8 +42,7 @@ class LayerNorm:
     Attributes:
         name: "module path (operator)".
         kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "norm", "maxpool" or "activation".
-        value: the bound, for the map from the layer's concatenated inputs to its output; for a sum, the number of
-            terms.
+        value: the bound for the layer as a map of its concatenated inputs; for a sum, the number of terms.
     """
 
     name: str

@@ -149,7 +149,7 @@ def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Nod
 def rearranged(
     lowering: Lowering, z: Node | Displaced | Sequence[Node], move: Callable[..., Tensor]
 ) -> Node | Displaced:
-    """Move elements. Neither in z nor in the result need the batch be the first dimension."""
+    """Move elements; in z and in the result, the first dimension need not be the batch."""
     if isinstance(z, Displaced):
         return _in_place(lowering, z.parts, move(z.numbers))
     parts = (z,) if isinstance(z, Node) else z
