@@ -54,9 +54,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
             float tensors are converted to its dtype. If the model returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)`` on a copy of the input, with
             gradients enabled. If the parameter's name is epsilon or eps, ``epsilon=`` or ``eps=`` replaces ``budget=``.
-            Returns an adversarial input, which must be a tensor of the same shape if the input is a tensor.
-            ``attack_fn`` may also be a subclass of ``AdversarialAttack``, instantiated as ``attack_fn(model,
-            epsilon=epsilon)``, or an instance of such a class, made with this epsilon.
+            Returns an adversarial input, which must be a tensor of the same shape if the input is a tensor. A subclass
+            of ``AdversarialAttack`` is also allowed, and is instantiated as ``attack_fn(model, epsilon=epsilon)``. An
+            instance of such a class must have been made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:

@@ -93,10 +93,10 @@ class Gather(Node):
 class Sort(Gather):
     """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair in the last input.
 
-    The last input holds the elements. For every pair of elements a and b, the other inputs hold the smaller one, a −
-    relu(a − b), and the larger one, b + relu(a − b). The node gathers its elements from the inputs, so that linear
-    bounds pass through these two formulas. The pairs also give the node's range, which is often smaller than the range
-    of the two formulas. Its Lipschitz constant is 1, because sorting increases no distance in any p-norm.
+    The last input holds the elements. Of a pair a and b, the other inputs hold the smaller element, a − relu(a − b),
+    and the larger one, b + relu(a − b). The node gathers its elements from the inputs, so that linear bounds pass
+    through these two formulas. The pairs also give the node's range, which is often smaller than the range of the two
+    formulas. Its Lipschitz constant is 1, because sorting increases no distance in any p-norm.
 
     Attributes:
         pairs: int64 [size, 2]: for each element, the indices in the last input of the two elements that are compared;
