@@ -38,16 +38,16 @@ class Option:
 
     Attributes:
         help: its help text.
-        metavar: name of its value in the help. Default: the choices.
+        metavar: name of its value in the help. By default, the help shows the choices.
         form: kind of value, such as "count" or "range".
         panel: heading under which the help lists it.
-        name: the option without its dashes. Default: the name of the parameter.
+        name: the option without its dashes. By default, this is the name of the parameter.
         default: its value if the option is not given; None for no default.
         required: whether it has to be given.
         choices: the words of a "choice" or "name" option.
         any_case: whether the choices may be written in upper or lower case.
         none: the text that stands for None.
-        complete: completes the beginning of a text. Default: completion to the choices.
+        complete: completes the beginning of a text. By default, the text is completed to one of the choices.
     """
 
     help: str

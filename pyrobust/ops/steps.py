@@ -39,11 +39,12 @@ def linf_step(
         upper: largest value of the result, a binary64 number.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. The op has no gradient.
+        A tensor of x_adv's shape and dtype. It is channels_last if x_adv, gradient and x are channels_last. The op has
+        no gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
-            gives NaN.
+        InputError: shapes or devices do not match, or a value is out of range. Values are checked only on the CPU. On a
+            GPU, an x outside the box gives NaN.
         InputTypeError: an unsupported dtype.
 
     >>> x = torch.tensor([[0.5, 0.1]])
@@ -92,11 +93,12 @@ def linf_momentum_step(
         share: weight of the step, 0 to 1; the momentum has the weight 1 - share.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient, x and before are. The op has no gradient.
+        A tensor of x_adv's shape and dtype. It is channels_last if x_adv, gradient, x and before are channels_last. The
+        op has no gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
-            gives NaN.
+        InputError: shapes or devices do not match, or a value is out of range. Values are checked only on the CPU. On a
+            GPU, an x outside the box gives NaN.
         InputTypeError: an unsupported dtype.
 
     >>> x, before = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.25]])
@@ -138,9 +140,9 @@ def l1_step(
     """Return the perturbation after a sparse step along the sign of the gradient, not yet projected.
 
     The result is ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| is positive and at
-    least the example's keep-th largest |gradient|. On other coordinates the result is ``x_adv - x``, so the step has l1
-    length ``step`` (Croce and Hein, "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the
-    box if the step would leave the box there.
+    least the example's keep-th largest |gradient|. On other coordinates the result is ``x_adv - x``. The l1 norm of the
+    step is therefore ``step`` (Croce and Hein, "Mind the box", 2021). The gradient counts as zero at a coordinate on a
+    face of the box if the step would leave the box there.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -152,10 +154,11 @@ def l1_step(
         upper: largest value of an input.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. The op has no gradient.
+        A tensor of x_adv's shape and dtype. It is channels_last if x_adv, gradient and x are channels_last. The op has
+        no gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, or (CPU) a value out of range.
+        InputError: shapes or devices do not match, or a value is out of range. Values are checked only on the CPU.
         InputTypeError: an unsupported dtype.
 
     >>> x = torch.full((1, 4), 0.5)
@@ -184,8 +187,8 @@ def l1_step_in_ball(
     """Take the ``l1_step``, project onto the intersection of the box and the l1 ball around x, and round toward x.
 
     The result equals ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x, epsilon))``
-    bit for bit, but takes one pass over memory. In exact arithmetic, Σ |x' - x| ≤ epsilon and lower ≤ x' ≤ upper, for
-    every dtype.
+    bit for bit, but is computed in one pass over memory. In exact arithmetic, Σ |x' - x| ≤ epsilon and lower ≤ x' ≤
+    upper, for every dtype.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16, finite.
@@ -198,11 +201,12 @@ def l1_step_in_ball(
         upper: largest value of the result, a binary64 number.
 
     Returns:
-        Same shape and dtype as x_adv; channels_last if x_adv, gradient and x are. The op has no gradient.
+        A tensor of x_adv's shape and dtype. It is channels_last if x_adv, gradient and x are channels_last. The op has
+        no gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, or, on the CPU, a value out of range. On a GPU an x outside the box
-            gives NaN.
+        InputError: shapes or devices do not match, or a value is out of range. Values are checked only on the CPU. On a
+            GPU, an x outside the box gives NaN.
         InputTypeError: an unsupported dtype.
 
     >>> x, gradient = torch.full((1, 4), 0.5), torch.tensor([[3.0, -2.0, 1.0, 0.0]])

@@ -73,14 +73,14 @@ def differentiable(
 ) -> Callable[..., Tensor]:
     """Register the gradient of a raw op and return a function that calls the op in every mode of differentiation.
 
-    torch.library has no forward mode, and its gradients do not compose with torch.func: under a transform the call goes
-    through an autograd.Function instead.
+    torch.library has no forward mode, and its gradients do not compose with torch.func. Under a transform of
+    torch.func, the function therefore calls the op through an autograd.Function.
 
     Args:
         name: name of the raw op.
         save: called with (ctx, inputs, output); keeps the values that the derivatives need.
         backward: called with (ctx, grad); returns a gradient for each argument.
-        jvp: called with (ctx, *tangents); returns the tangent of the output. None stands for a missing tangent.
+        jvp: called with (ctx, *tangents), where a missing tangent is None; returns the tangent of the output.
         vmap: called with (call, batch size, in_dims, *args); returns the output for a batch of arguments, and the
             output's batch dimension.
     """

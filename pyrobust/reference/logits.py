@@ -19,7 +19,8 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Te
             "dlr_toward".
 
     Returns:
-        (value float64 [B], slope [B, K] in the dtype of the logits, size float64 [B]).
+        A tuple of three tensors: the value float64 [B], the slope [B, K] in the dtype of the logits, and the size
+        float64 [B].
 
     >>> logit_loss(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([1]), torch.tensor([0]), "dlr")[0]
     tensor([-0.5000], dtype=torch.float64)
@@ -97,7 +98,7 @@ def logit_verdict(
         y: [B], int64.
         targeted: whether y is the class that the attack aims at.
         tolerance: at least 0.
-        both: whether robust rows, too, may be ``CLOSE``.
+        both: whether a robust row may also be judged ``CLOSE``.
 
     Returns:
         uint8 [B].

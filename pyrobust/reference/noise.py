@@ -49,9 +49,9 @@ def sample_noise(
 ) -> Tensor:
     """Pack noisy copies of images, one run after another: reference of ``pyrobust.ops.sample_noise``, bit for bit.
 
-    The copies are fma(sigma, z, x), then normalized to (· - mean[c]) / std[c] if ``normalize`` is given. They are
-    computed in float64 for a float64 result and in float32 otherwise, then rounded to the dtype of the result. z is
-    ``unit_noise``.
+    The copies are v = fma(sigma, z, x). If ``normalize`` is given, channel c is then normalized to (v - mean[c]) /
+    std[c]. The copies are computed in float64 for a float64 result and in float32 otherwise, then rounded to the dtype
+    of the result. z is ``unit_noise``.
 
     Args:
         x: [M, ...], float32 or float64 (float16 and bfloat16 are widened).
@@ -63,7 +63,7 @@ def sample_noise(
         seed: in [0, 2**64).
         keys: Philox key of each run, used in place of the seed.
         normalize: (mean, std), each of length C = x.shape[1].
-        dtype: dtype of the result: float32, float64, bfloat16 or float16. Default: the dtype of x.
+        dtype: dtype of the result: float32, float64, bfloat16 or float16. By default, it is the dtype of x.
         memory_format: torch.contiguous_format, or torch.channels_last for a result of four dimensions.
         out: a batch [N, ...] to write to; it decides dtype and memory format.
 
@@ -102,7 +102,7 @@ def sample_noise(
 
 
 def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
-    """Return the noise contract's Philox key of an image without an index: a hash of seed, grid step, shape and values.
+    """Return the Philox key of an image without an index: a hash of seed, grid step, shape and values.
 
     The hash is BLAKE2b (RFC 7693), whose own key is the seed in little-endian order. Its digest of 8 bytes is read as a
     little-endian integer. The hashed bytes are a line of text and then the elements in contiguous order. The text is
@@ -190,8 +190,8 @@ def noise_words(
 ) -> Tensor:
     """Return the random 32-bit words from which ``unit_noise`` is computed, for the same arguments.
 
-    Element e of sample s has word e mod 4 of the Philox counter (⌊e / 4⌋, s, image, stage · 256 + family), with the
-    seed as key.
+    Philox returns four words for the counter (⌊e / 4⌋, s, image, stage · 256 + family), with the seed as key. Word e
+    mod 4 of these is used for element e of sample s.
 
     Returns:
         [count, elements], int64, words in [0, 2**32).

@@ -34,8 +34,8 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
 def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
     """Project each row onto {‖z‖₁ ≤ radius}: reference of ``pyrobust.ops.project_l1_ball``.
 
-    Rows inside the ball are unchanged; the magnitudes of other rows are projected onto the simplex and get their signs
-    back (Duchi et al., 2008).
+    Rows inside the ball are unchanged. The absolute values of any other row are projected onto the simplex, and the
+    signs are then restored (Duchi et al., 2008).
 
     Args:
         v: [..., D], float.

@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a·b + c with one rounding, in float32 (if all are float32) or float64 (a and c are float64, b is float32).
+    """Return a·b + c with one rounding: in float32 if all are float32, in float64 if only b is float32.
 
-    The product of two float32 numbers is exact in float64; for a float32 result, the sum is rounded to odd in float64,
-    so that rounding this sum to float32 gives the same as rounding the exact value. The float64 version follows Boldo
-    and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans.
-    Computers 2008; it is correct unless a·b has bits below the smallest float64.
+    The product of two float32 numbers is exact in float64. For a float32 result, the sum is rounded to odd in float64.
+    Rounding this sum to float32 then gives the same number as rounding the exact value. The float64 version follows
+    Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE
+    Trans. Computers 2008; it is correct unless a·b has bits below the smallest float64.
 
     >>> one = torch.tensor(1.0)
     >>> ulp = torch.tensor(2.0**-12)
@@ -32,7 +32,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Evaluate the polynomial with these coefficients of x⁰, x¹, … in float32, by fma from the highest power down."""
+    """Evaluate the polynomial with these coefficients of x⁰, x¹, … in float32, by Horner's method with fma."""
     result = constant(coefficients[-1], x).expand_as(x)
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, constant(coefficient, x))
@@ -47,8 +47,8 @@ def constant(value: float, like: Tensor) -> Tensor:
 def sqrt(x: Tensor) -> Tensor:
     """The square root, rounded once, of a float32 tensor.
 
-    The root is computed in float64 and then rounded to float32: no float32 number has a square root so near the
-    midpoint of two float32 numbers that this second rounding could go wrong (Figueroa, "When is double rounding
+    The root is computed in float64 and then rounded to float32. The second rounding cannot go wrong: no square root of
+    a float32 number is that close to the midpoint of two float32 numbers (Figueroa, "When is double rounding
     innocuous?", 1995). The result is therefore the same with every library that computes the float64 root.
     """
     return torch.sqrt(x.double()).float()

@@ -35,9 +35,9 @@ def sample_grid_noise(
 ) -> tuple[Tensor, Tensor]:
     """Pack noisy copies of images on a grid: reference of ``pyrobust.ops.sample_grid_noise``, bit for bit.
 
-    For step = p/q, the copies are (k + J)·p / q, rounded once, then normalized to (· - mean[c]) / std[c] if
-    ``normalize`` is given. They are computed in float64 for a float64 result and in float32 otherwise, then rounded to
-    the dtype of the result. J is ``grid_integers``.
+    For step = p/q, the copies are v = (k + J)·p / q, rounded once. If ``normalize`` is given, channel c is then
+    normalized to (v - mean[c]) / std[c]. The copies are computed in float64 for a float64 result and in float32
+    otherwise, then rounded to the dtype of the result. J is ``grid_integers``.
 
     Args:
         k: [M, ...], int32.
@@ -54,7 +54,8 @@ def sample_grid_noise(
         out: a batch [N, ...] to write to; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...], where N is the sum of the counts, and bool [N]: whether each row has a tail value.
+        The batch [N, ...], where N is the sum of the counts, and a bool tensor [N] that is True for rows with a tail
+        value.
 
     >>> k = torch.zeros(1, 3, dtype=torch.int32)
     >>> sample_grid_noise(k, [(0, 7, 0, 2)], sigma=0.5, step=Fraction(1, 16))[0] * 16
@@ -131,10 +132,10 @@ def grid_integers(
 
 @functools.lru_cache(maxsize=32)
 def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
-    """The distribution function of J in units of 2⁻⁹⁶, rounded away from ½; 96 random bits are compared with it.
+    """Return the distribution function of J in units of 2⁻⁹⁶, rounded away from ½.
 
-    The values are 2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach. The lower tail is below the first threshold;
-    the upper tail begins at the last one.
+    To draw J, 96 random bits are compared with these values. They are 2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 …
+    reach. The lower tail is below the first threshold; the upper tail begins at the last one.
 
     >>> cuts = thresholds(0.5, Fraction(1, 1))
     >>> [round(cut / 2**96, 4) for cut in cuts]

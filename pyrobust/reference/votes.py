@@ -9,11 +9,12 @@ from torch import Tensor
 def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     """Add each row's arg-max to its image's histogram, in place: reference of ``pyrobust.ops.count_votes``.
 
-    Ties go to the lowest index. A row that has NaN or +inf, or only -inf, has no winner and is counted in column K.
+    Ties go to the lowest index. A row has no winner if it contains NaN or +inf, or if all its values are -inf. Such a
+    row is counted in column K.
 
     Args:
         logits: [N, K], float.
-        image: [N], int64, row of counts.
+        image: [N], int64; for each row of logits, the row of counts to which its vote is added.
         counts: [B, K + 1], int64; updated.
 
     Returns:

@@ -27,15 +27,17 @@ from pyrobust.runs.run import Run
 
 
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
-    """Epsilons for the table of a curve: the curve's points or, for a step function, round and confirmed epsilons.
+    """Return the epsilons for the table of a curve.
 
-    The round epsilons go up to the distance within which nine tenths of the adversarial examples lie.
+    They are the curve's points. For a step function, they are round epsilons and the epsilons of its confirmations. The
+    round epsilons go up to the distance within which nine tenths of the adversarial examples lie.
 
     Args:
         curve: a curve of any attack.
 
     Returns:
-        The curve's points as passed or, for a step function, increasing epsilons (whole numbers in l0).
+        The epsilons. The points of a curve keep their order. The epsilons of a step function increase, and are whole
+        numbers in l0.
 
     >>> from pyrobust.attacks import MinimumNorm
     >>> from pyrobust.evaluation import minimum_norm_curve
@@ -54,14 +56,14 @@ def default_epsilons(curve: RobustnessCurve) -> list[float]:
 
 
 def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = None) -> ReportTable:
-    """Clean and robust accuracy of a run with their intervals, and the number of images that each attack broke.
+    """Show clean and robust accuracy of a run with their intervals, and the number of images that each attack broke.
 
     For a minimum-norm run, the table has quartiles of the distance, and robust accuracy at `default_epsilons`.
 
     Args:
         run: a run of kind attack, with at least one image.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
-        curve: curve of a minimum-norm run, with confirmations. Default: the `minimum_norm_curve` of the run.
+        curve: curve of a minimum-norm run, with confirmations. By default, it is the `minimum_norm_curve` of the run.
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.

@@ -64,7 +64,7 @@ class LineStyles:
         self._places: dict[Hashable, int] = {}
 
     def of(self, classifiers: Sequence[Hashable]) -> list[dict[str, Any]]:
-        """Styles of the lines of one figure; several lines of one classifier get different styles."""
+        """Return the styles of the lines of one figure; if a classifier has several lines, their styles differ."""
         keys = [(key, classifiers[:index].count(key)) for index, key in enumerate(classifiers)]
         return [line_style(self._places.setdefault(key, len(self._places))) for key in keys]
 
@@ -105,7 +105,7 @@ class Frame:
         """Write the captions, each beside a sample of its line.
 
         Args:
-            lines: drawn lines, one for each of the first captions; the other captions have no line.
+            lines: drawn lines; line i belongs to caption i. Captions beyond the last line have no line.
         """
         from matplotlib.lines import Line2D
 

@@ -1,4 +1,4 @@
-"""Captions of rates: the method, budget, confidence, model and data that they depend on."""
+"""Captions of rates: the method, budget, confidence, model and data on which the rates depend."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def checked_run(run: Run) -> Run:
 
 
 def describe_run(run: Run) -> list[str]:
-    """Method, norm, noise, budget, confidence, hashes and coverage of a run, in one line each.
+    """Describe a run: method, norm, noise, budget, confidence, hashes and coverage, in one line each.
 
     Args:
         run: a run of any kind.
@@ -65,12 +65,12 @@ def describe_run(run: Run) -> list[str]:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Lines of `describe_run` that report images without results: an unfinished run, or chunks set aside."""
+    """Return the lines of `describe_run` about images without results: in an unfinished run or in chunks set aside."""
     return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
 
 
 def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:
-    """Return lines on the machines, if there are several, and on the chunks set aside without a result, if any.
+    """Describe the machines if there are several, and the chunks set aside without a result if there are any.
 
     >>> describe_chunks({"cpu": 96, "gpu": 32}, {128: "worker lost: signal 9"})
     ['Machines: 96 images by cpu; 32 images by gpu', 'SET ASIDE: 1 chunk (from image 128: worker lost: signal 9)']
@@ -96,10 +96,10 @@ def describe_model(name: str, sha256: str, dtype: str) -> str:
 
 
 def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) -> str:
-    """Describe a data set in one line: name, hash, and how many of its images were used and how they were selected.
+    """Describe a data set in one line: its name, its hash, the number of images used, and how they were selected.
 
-    ``selection`` holds the parameters "images", "skip", "max" and "shard" of a run, and ``used`` is its number of
-    results.
+    ``selection`` holds the parameters "images", "skip", "max" and "shard" of a run. ``used`` is the number of results
+    of the run.
 
     >>> describe_data("digits", "b" * 64, {"images": 382, "skip": 2, "max": None, "shard": None}, 191)
     'Data digits, sha256 bbbbbbbbbbbb, 191 of 382 images (one in 2)'

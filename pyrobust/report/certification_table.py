@@ -42,25 +42,27 @@ def comparison_table(
 ) -> ReportTable:
     r"""Compare certification logs: each classifier's p_A, certified accuracy and average certified radius.
 
-    The table has one column per log, ranked by the area under the survival curve of p_A rather than by the average
-    certified radius (``pyrobust.metrics.survival.rank_by_survival`` says why); logs without votes come last. The first
-    rows give the parameters that the numbers depend on. Then come the area, quantiles and shares of p_A; the certified
-    accuracy at each radius, with a lower bound on the certified accuracy of exactly these images; and the average
-    certified radius.
+    The table has one column per log. The columns are ordered by the area under the survival curve of p_A, and logs
+    without votes come last. ``pyrobust.metrics.survival.rank_by_survival`` explains why the average certified radius
+    does not set the order. The first rows give the parameters on which the numbers depend. The next rows give the area,
+    quantiles and shares of p_A. They are followed by the certified accuracy at each radius, with a lower bound on the
+    certified accuracy of exactly these images. The last rows give the average certified radius and the mean radius of
+    the correct images.
 
     Args:
         logs: logs of one norm.
-        radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest certified radius, or round
-            numbers if this largest radius is below 0.75.
+        radii: at least 0, in the unit of the input. By default, the radii are 0, 0.25, … up to the largest certified
+            radius. If this largest radius is below 0.75, they are round numbers.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         delta: probability that the certified accuracy of exactly these images at one radius is below its bound; in
             (0, 1).
 
     Returns:
-        A table to print or to write; its notes say what the numbers depend on.
+        A table to print or to write. Its notes state on what the numbers depend.
 
     Raises:
-        InputError: no log, several norms, a negative radius, alpha or delta out of range.
+        InputError: there is no log, the logs have several norms, a radius is negative, or alpha or delta is out of
+            range.
         InputTypeError: an argument that is not a log, or radii that are not numbers.
 
     >>> import tempfile, pathlib

@@ -19,7 +19,7 @@ from pyrobust.runs.kinds.words import POINTWISE, unit_of
 def plot_curve(
     curves: RobustnessCurve | Mapping[str, RobustnessCurve], path: str | os.PathLike[str], caption: Sequence[str] = ()
 ) -> None:
-    """Plot robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
+    """Plot robust accuracy over epsilon, with confidence intervals, as a PNG, PDF or SVG.
 
     Straight lines join the points, as in ``RobustnessCurve.area``. The band joins the confidence intervals of the
     points; the intervals do not hold jointly. A step function is drawn in steps, with a triangle at each epsilon at
@@ -27,14 +27,14 @@ def plot_curve(
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
-            examples; for a single curve, attack and number of examples are below the plot.
+            examples. For a single curve, the attack and the number of examples are written below the plot.
         path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
             existing file is overwritten.
         caption: lines of text below the plot that state what else the rates depend on. For a single curve, these lines
             replace the attack's name and the number of examples.
 
     Raises:
-        InputError: no curve, curves of several norms, or a file name with another ending.
+        InputError: there is no curve, the curves have several norms, or the file name has another ending.
         InputTypeError: an argument that is not a curve.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
@@ -95,7 +95,7 @@ def plot_curve(
 
 
 def draw_steps(frame: Frame, curve: RobustnessCurve, largest: float, style: dict[str, Any]) -> Any:
-    """Draw a step function up to an epsilon, with its band and its confirmed points; return its line."""
+    """Draw a step function up to an epsilon, with its band and its confirmed points; return the drawn line."""
     x = np.append(curve.epsilons, largest)
     value, lower, upper = (
         100 * np.append(column, column[-1]) for column in (curve.robust_accuracy, curve.lower, curve.upper)

@@ -48,20 +48,20 @@ class _Steps:
 def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
     """Plot certified accuracy over the radius as exact step curves, as a PNG, PDF or SVG.
 
-    The value at radius r is the share of images whose prediction is correct and certified with a radius R >= r; the
-    curve falls by one image's share just beyond the certified radius of each such image. The band shows, at each
-    radius, the confidence interval for the share in the distribution of the images (Clopper and Pearson, 1934); the
-    intervals do not hold jointly.
+    The value at radius r is the share of images whose prediction is correct and certified with a radius R >= r. Just
+    beyond the certified radius of each such image, the curve falls by one image's share. The images are a sample of a
+    distribution. At each radius, the band shows the confidence interval for the share in this distribution (Clopper and
+    Pearson, 1934). The intervals do not hold jointly.
 
     Args:
         logs: a run or certification logs, all of one norm and with at least one image.
         path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
-            existing file is overwritten. The same logs give the same bytes.
+            existing file is overwritten. Equal logs give files with equal bytes.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Raises:
-        InputError: no log, several norms, an invalid radius, a run of another kind or without images, or a file name
-            with another ending.
+        InputError: there is no log, the logs have several norms, a radius is invalid, a run is of another kind or has
+            no images, or the file name has another ending.
         InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
@@ -82,20 +82,21 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
 
 
 def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
-    r"""Plot the survival curves of p_A, the share of all images that are correct with p_A >= t, as a PNG, PDF or SVG.
+    r"""Plot the survival curves of p_A as a PNG, PDF or SVG.
 
-    Abstentions and errors count as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The band shows, at each t, the
-    confidence interval for the share in the distribution of the images (`SurvivalCurve.band`); this band allows for all
-    numbers of votes that are consistent with the printed radii.
+    The value at t is the share of all images that are classified correctly with p_A >= t. Abstentions and errors count
+    as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The images are a sample of a distribution. At each t, the band shows
+    the confidence interval for the share in this distribution (`SurvivalCurve.band`). The band allows for all numbers
+    of votes that are consistent with the printed radii.
 
     Args:
-        logs: logs of one norm with votes, or with radii from which the votes follow.
+        logs: logs of one norm. Each log has votes, or radii from which the votes can be computed.
         path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
-            existing file is overwritten. The same logs give the same bytes.
+            existing file is overwritten. Equal logs give files with equal bytes.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Raises:
-        InputError: a log without votes; and as for `plot_certified_accuracy`.
+        InputError: a log has no votes, or one of the errors of `plot_certified_accuracy` occurs.
         InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
