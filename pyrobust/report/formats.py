@@ -63,7 +63,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Interval:
-    """A cell with the ends of a confidence interval, in percent or as numbers; text rounds them outward.
+    """A cell with the ends of a confidence interval, in percent or as numbers; in text, the ends are rounded outward.
 
     >>> str(Interval(0.4439, 0.9748))
     '44.3 to 97.5 %'
@@ -93,7 +93,7 @@ class Column:
 
     Attributes:
         name: heading.
-        align: side to which the cells are aligned.
+        align: side to which the cells of the column are aligned.
         grouped: whether integers are written with commas between groups of three digits.
     """
 
@@ -106,7 +106,8 @@ class Column:
 class ReportTable(Tabular):
     """A table, independent of the format in which it is shown.
 
-    Rich's ``Console().print(table)`` prints it, in blocks of columns if it is wider than the terminal.
+    The table can be printed with rich's ``Console().print(table)``. A table wider than the terminal is printed in
+    blocks of columns.
 
     Attributes:
         title: one line of text.

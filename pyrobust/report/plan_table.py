@@ -19,7 +19,8 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
 
     Args:
         plan: result of ``pyrobust.smoothing.plan``.
-        budget: total number of samples; adds a row with the number of images for which the samples suffice.
+        budget: total number of samples. If it is given, the table has a row with the number of images for which these
+            samples suffice.
 
     Returns:
         A table to print or to write, with the recommendation in its notes.

@@ -27,25 +27,25 @@ _QUARTILES = ("lower quartile", "median", "upper quartile")
 def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTable:
     """Compare runs of attacks and verifications: clean accuracy, and two bounds of robust accuracy.
 
-    The table has one column per classifier and data set. Each row, for one norm, epsilon and method, has either the
-    verified share, which is a lower bound of robust accuracy, or the share that withstood the attack, which is an upper
-    bound. If an attack on the same model and data broke a verified image, either the attack or the verification is
-    wrong, and the notes report it.
+    The table has one column per classifier and data set. Each row is for one norm, epsilon and method. For a
+    verification, the row has the verified share, which is a lower bound of robust accuracy. For an attack, the row has
+    the share that withstood the attack, which is an upper bound. If an attack on the same model and data broke a
+    verified image, either the attack or the verification is wrong, and a note says so.
 
     Minimum-norm runs have rows at the epsilons of the other runs and at round numbers, and rows for the quartiles of
     the distance.
 
     Args:
-        runs: runs of kind attack, or of kind verify at given epsilons, each with at least one image; minimum-norm runs
+        runs: runs of kind attack, or of kind verify at given epsilons, each with at least one image. Minimum-norm runs
             of one data set must have the same images.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes say what the numbers depend on.
+        A table to print or to write. Its notes state on what the numbers depend.
 
     Raises:
-        InputError: no run, a run of another kind or without images, minimum-norm runs of different images, or alpha out
-            of range.
+        InputError: there is no run, a run is of another kind or has no images, minimum-norm runs have different images,
+            or alpha is out of range.
         InputTypeError: an argument that is not a run.
 
     >>> from pyrobust.attacks import FGSM
@@ -108,7 +108,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
 
 
 def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
-    """Return a list of runs; refuse a run without images or without rates that bound robust accuracy."""
+    """Return the runs as a list; refuse a run that has no images, or no rates that bound robust accuracy."""
     checked = [runs] if isinstance(runs, Run) else items("runs", runs, "runs")
     for run in checked:
         if not isinstance(run, Run):
@@ -154,7 +154,7 @@ def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> 
 
 
 def rates_of(run: Run, alpha: float, epsilons: Sequence[float] = ()) -> dict[tuple[str, float, str], Rate]:
-    """Bounds of a run by norm, epsilon and kind; for a minimum-norm run, at the given epsilons."""
+    """Return the bounds of a run by norm, epsilon and kind; a minimum-norm run has bounds at the given epsilons."""
     kind, norm = run.header.type, norm_of(run.parameters)
     sizes = epsilons if kind.stepwise else kind.epsilons_of(run.parameters)
     return {(norm, size, kind.outcome): kind.rate(run, size, alpha) for size in sizes}

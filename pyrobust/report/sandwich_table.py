@@ -36,15 +36,16 @@ def sandwich_radii(both: Sandwich) -> list[float]:
 
 
 def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
-    """Shares of images certified, undecided and attacked at radius 0 (clean) and other radii; quartiles of both bounds.
+    """Show the shares of images certified, undecided and attacked at several radii, and the quartiles of both bounds.
 
     Args:
         run: a run of kind sandwich, with at least one image.
-        radii: finite, at least 0. Default: `sandwich_radii`.
+        radii: finite, at least 0; by default, `sandwich_radii`. Radius 0 (the clean images) is always shown.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes are the lines of `describe_run`, and every crossing of the bounds.
+        A table to print or to write. Its notes are the lines of `describe_run`, and every image at which the two bounds
+        cross.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a value is out of range.

@@ -50,7 +50,7 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log by its own name; add its folder if names coincide, and a number if the folders coincide too."""
+    """Name each log by its own name. If names are equal, add the folder; if the folders are equal too, add a number."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 

@@ -34,9 +34,9 @@ _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False)
 def default_radii(run: Run) -> list[float]:
     """Radii for a table of a certification.
 
-    The table of a sequential run has the radii that the run decided; the table of any other run has the radii 0, 0.25,
-    … up to the run's largest certified radius. If steps of 0.25 would give more than twelve radii, the steps are wider;
-    if they would give fewer than four, the radii are 0 and round numbers.
+    For a sequential run, they are the radii that the run decided. For any other run, they are 0, 0.25, … up to the
+    run's largest certified radius. If steps of 0.25 would give more than twelve radii, the steps are wider. If steps of
+    0.25 would give fewer than four radii, the radii are 0 and round numbers.
 
     Args:
         run: a run of kind certify.
@@ -60,9 +60,9 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     """Distribution of p_A, certified accuracy at several radii, and the average certified radius, with intervals.
 
     p_A is estimated by the share k/n of an image's noisy samples in the correct class, and is 0 where the smoothed
-    prediction is wrong or abstains. Unless the run is sequential, the table has quartiles of p_A, and the share of
-    images whose p_A reaches each of several values. The average radius comes last, because it is unsuitable for ranking
-    classifiers.
+    prediction is wrong or abstains. Unless the run is sequential, the table has quartiles of p_A. For each of several
+    values, it also has the share of images whose p_A is at least this value. The average radius comes last, because it
+    is unsuitable for ranking classifiers.
 
     Args:
         run: a run of kind certify, with at least one image.
@@ -70,8 +70,8 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes are the lines of `describe_run`, and definitions of p_A and the average
-        radius.
+        A table to print or to write. Its notes are the lines of `describe_run`, and the definitions of p_A and of the
+        average radius.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a radius is negative.
@@ -138,7 +138,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Verified accuracy with its interval: at every epsilon of a run, or at radii up to its largest certified radius.
+    """Show verified accuracy with intervals: at a run's epsilons, or at radii up to its largest certified radius.
 
     For a run with epsilons, the table also counts the images that each stage verified or falsified, and the images
     that remain unknown.
@@ -188,7 +188,7 @@ def table_of(run: Run, **options: Any) -> ReportTable:
 
 
 def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Clean accuracy and the other rates of a run, with intervals: the table for kinds of run without a special table.
+    """Show clean accuracy and the other rates of a run, with intervals; used for runs without a table of their own.
 
     Args:
         run: a run of any kind, with at least one image.
@@ -212,7 +212,7 @@ def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def total_rows(run: Run, alpha: float) -> list[Row]:
-    """Rows with the number of images, clean accuracy, the rates of the run's kind, and images without a class."""
+    """Return rows: the number of images, clean accuracy, the rates of the run's kind, and images without a class."""
     check_images(run)
     rows: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
     rows += [rate_row(rate.title, rate.rate) for rate in run.header.type.rates(run, alpha)]
@@ -266,7 +266,7 @@ def _survival(run: Run) -> SurvivalCurve | None:
 
 
 def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate]]:
-    """Share of all images with p_A above 1/2, and with p_A of at least each of several other values."""
+    """Return the share of all images with p_A above 1/2, and the shares with p_A of at least t for several other t."""
     counts = {at: int((curve.p_a > at if at == 0.5 else curve.p_a >= at).sum()) for at in _SURVIVAL}
     return [(at, estimate_rate(count, len(curve), alpha)) for at, count in counts.items()]
 
@@ -315,6 +315,6 @@ def share_cell(share: float) -> Quantity:
 
 
 def no_class_rows(run: Run) -> list[Row]:
-    """A row that counts the images without a predicted class before or after an attack; no row if all have one."""
+    """Return a row that counts images without a class before or after an attack; no row if all have a class."""
     count = int(((run.table["prediction"] < 0) | (run.table.get("adversarial", run.table["prediction"]) < 0)).sum())
     return [(*count_cells("logits NaN or inf, counted wrong", count, run), "")] if count else []

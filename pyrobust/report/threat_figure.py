@@ -14,7 +14,8 @@ def success_frame(table: ReportTable) -> Frame:
     """Draw the success rates of a table with their intervals, to be rendered in one or more formats.
 
     Args:
-        table: table made by `threat_table`; if it has more than 40 rows, the first 40 are drawn, and a caption says so.
+        table: table made by `threat_table`. If it has more than 40 rows, only the first 40 rows are drawn, and a
+            caption says so.
 
     Returns:
         The figure.

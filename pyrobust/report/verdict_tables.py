@@ -1,4 +1,4 @@
-"""Tables of verdicts on threats: success rates, accuracy and agreement of judges, comparisons of models or attacks."""
+"""Tables of verdicts on threats: success rates, accuracy of judges, agreement of judges, and comparisons."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def threat_tables(
         alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
-        "threats" always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
-        answers; "models" if several models share a behaviour; "attacks" if several attacks share a model and behaviour.
+        A dictionary of tables. "threats" is always included. "judges" is included if there are human labels.
+        "agreement" is included if several judges have verdicts on the same answers. "models" is included if several
+        models share a behaviour. "attacks" is included if several attacks share a model and a behaviour.
 
     Raises:
         InputError: an unknown column or judge, or a value out of range.
@@ -77,7 +78,7 @@ def threat_tables(
 
 
 def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Columns to group rates by: ``by`` (default: the model), then the columns whose values must not be pooled.
+    """Return the columns by which rates are grouped: ``by`` (default: the model), then columns that must not be pooled.
 
     >>> rows = (ThreatVerdict("0", success=True, judge="a"), ThreatVerdict("0", success=False, judge="b"))
     >>> grouping(ThreatVerdicts(rows))
@@ -113,10 +114,13 @@ def threat_table(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> ReportTable:
-    """Success rates by group: counts, the rate with its interval, and its range over all outcomes of missing verdicts.
+    """Show success rates by group.
 
-    A column for success within k attempts, with k fixed in advance, follows if each prompt has at least k attempts.
-    Columns for the queries to success follow if the log has numbers of queries.
+    Each group has its counts, its rate with an interval, and the smallest and the largest rate that its missing
+    verdicts allow.
+
+    If each prompt has at least k attempts, a further column has the rate of success within k attempts, with k fixed in
+    advance. If the log has numbers of queries, further columns have the queries to success.
 
     Args:
         verdicts: any verdicts.

@@ -53,22 +53,23 @@ def subjects_of(
 ) -> list[PageSubject]:
     """Convert results to the subjects of a page, each about one classifier on one data set.
 
-    The verifications and attacks of one network, data set, norm and clip range become one subject, on the examples that
-    they share. A certification of a smoothed classifier is a subject of its own: attacks on the network give no bound
-    for the smoothed classifier, and several certifications together would need a union bound.
+    Verifications and attacks with the same network, data set, norm and clip range become one subject. The subject
+    contains the examples that these runs share. A certification of a smoothed classifier is a subject of its own:
+    attacks on the network give no bound for the smoothed classifier, and combining several certifications would need a
+    union bound.
 
     Args:
         results: runs of any kind and certification logs, with at least one example each.
-        data: the data set, for pictures. None: the data set is loaded again from the files that a run names.
+        data: the data set, for pictures. If None, the data set is loaded again from the files that a run names.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0; the first above 0 is the headline radius of all subjects. Empty: chosen
-            by norm.
+        radii: radii of the tables, at least 0. The first radius above 0 is the headline radius of all subjects. If
+            there are no radii, a headline radius is chosen for each norm.
 
     Returns:
         At least one subject, with distinct names.
 
     Raises:
-        InputError: no result, a result without examples, or data that no result used.
+        InputError: there is no result, a result has no examples, or no result used the data.
         InputTypeError: an argument of the wrong type.
 
     >>> from pyrobust.attacks import FGSM

@@ -51,13 +51,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the legend and the readout: its style, its name, and its values at the chart's positions.
+    """A line that the legend and the readout list: its style, its name, and its values at the chart's positions.
 
     Attributes:
         style: CSS class of the line.
         name: what the line shows.
-        values: values at the positions; empty for a line without readout.
-        lower, upper: ends of the intervals at the positions; empty without intervals.
+        values: values at the positions; empty if the readout does not list the line.
+        lower, upper: ends of the intervals at the positions; empty if there are no intervals.
     """
 
     style: str
@@ -108,7 +108,7 @@ class Chart:
 
     @property
     def readout(self) -> dict[str, object] | None:
-        """Values that the page's script displays for a position; None for a chart without such values."""
+        """Return the values that the page's script displays for a position; None for a chart without such values."""
         if not self.positions:
             return None
         shown = [line for line in self.lines if line.values]
@@ -151,7 +151,7 @@ def ticks(begin: float, end: float, limit: int = 8) -> tuple[Tick, ...]:
 
 
 def step_path(x: Sequence[float], y: Sequence[float], begin: float, end: float, *, before: bool) -> str:
-    """Draw a step function of shares: each value holds from its position on or, with ``before``, up to its position.
+    """Draw a step function of shares: each value holds from its position on (with ``before``, up to its position).
 
     >>> step_path([0.0, 0.5, 1.0], [1.0, 1.0, 0.5], 0.0, 1.0, before=True)
     'M0 0L500 0L500 500L1000 500'

@@ -201,7 +201,7 @@ def share(rate: Rate) -> Quantity:
 
 
 def survival_chart(subject: PageSubject, name: str) -> Chart | None:
-    """Share of all examples that are classified correctly and have p_A of at least t; None if there are no votes."""
+    """Draw the share of all examples that are correct with p_A of at least t; None if there are no votes."""
     curve = subject.survival
     if curve is None:
         return None

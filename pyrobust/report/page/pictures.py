@@ -29,8 +29,8 @@ class Picture:
     Attributes:
         clean, adversarial, difference: data URIs; the last two are "" where no adversarial example is known.
         largest: largest change of a value, in the unit of the input.
-        scale: factor by which the difference is multiplied, so that the largest change is white or black; 0 if there is
-            no difference.
+        scale: factor by which the difference is multiplied, so that the largest change becomes white or black; 0 if
+            there is no difference.
         width, height: size of the originals, in pixels.
     """
 
@@ -49,8 +49,8 @@ class Pictures:
 
     Attributes:
         images: the data set.
-        adversarial: maps the data-set index of each example that has an adversarial example to the run with the nearest
-            one.
+        adversarial: a mapping from data-set indices to runs. It has an entry for each example with an adversarial
+            example: the run that found the nearest one.
     """
 
     images: LabelledImages
@@ -58,7 +58,7 @@ class Pictures:
 
     @property
     def about(self) -> str:
-        """Notes on how the pictures were made, apart from the notes in their captions; "" if there are none."""
+        """Return notes on how the pictures were made, without the notes in the captions; "" if there are no notes."""
         channels, height, width = self.images.shape
         notes = []
         if channels not in (1, 3):

@@ -46,13 +46,14 @@ def page_html(
     """Write results as one self-contained HTML page, which sends no request and needs no network.
 
     Args:
-        results: runs of any kind and certification logs, with at least one example each; verifications and attacks of
+        results: runs of any kind and certification logs, with at least one example each. Verifications and attacks of
             one network, data set and norm are shown together, as lower and upper bounds.
-        data: the data set, for pictures. None: the data set is loaded again from the files that a run names; a data set
-            that comes from code has to be given.
+        data: the data set, for pictures. If None, the data set is loaded again from the files that a run names. A data
+            set that comes from code has to be given.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
-            one common radius for each norm, either a radius given to the runs or a round number.
+        radii: radii of the tables, at least 0. The first screen shows the rates of all models at the first radius above
+            0. If there are no radii, one common radius is chosen for each norm: a radius given to the runs, or a round
+            number.
         title: title of the page; default: the models and data.
         live: for a run in progress, the page's notice about it.
 
@@ -60,7 +61,7 @@ def page_html(
         The page. The same results give the same text.
 
     Raises:
-        InputError: no result, a result without examples, data that no result used, or alpha out of range.
+        InputError: there is no result, a result has no examples, no result used the data, or alpha is out of range.
         InputTypeError: an argument of the wrong type.
         MissingExtraError: jinja2 is not installed, or Pillow is not installed and ``data`` is given.
 
@@ -97,7 +98,7 @@ def document(
     Args:
         title: title of the page.
         subjects: what the template shows of each subject.
-        footer: text that explains the intervals on the page.
+        footer: text that explains the page's intervals.
         overlays: charts of several subjects, each with a table of paired tests or None.
         threats: what the template shows of verdicts on threats, instead of subjects.
         live: notice of a run in progress.
@@ -169,16 +170,17 @@ def write_page(
     Args:
         path: path of the page. An existing file is overwritten if it is a page of this kind, or if ``replace`` is true.
         results: runs of any kind and certification logs.
-        data: the data set, for pictures. None: the data set is loaded again from the files that a run names.
+        data: the data set, for pictures. If None, the data set is loaded again from the files that a run names.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0; the first screen shows the first radius above 0, for all models. Empty:
-            one common radius for each norm, either a radius given to the runs or a round number.
+        radii: radii of the tables, at least 0. The first screen shows the rates of all models at the first radius above
+            0. If there are no radii, one common radius is chosen for each norm: a radius given to the runs, or a round
+            number.
         title: title of the page; default: the models and data.
         replace: whether an existing file of any kind may be overwritten; the files of the results are never
             overwritten.
 
     Raises:
-        InputError: the file may not be written; and as for `page_html`.
+        InputError: the file may not be written, or one of the errors of `page_html` occurs.
         InputTypeError, MissingExtraError: as for `page_html`.
         StoreError: the file cannot be written.
 

@@ -126,7 +126,7 @@ class PageSubject:
         return sum(finding.severity == "fault" for finding in self.findings) + bool(self.crossings)
 
     def rate(self, count: int) -> Rate:
-        """The share of ``count`` examples, with its interval; computed once for each count."""
+        """Return the share of ``count`` examples, with its interval; each count is computed only once."""
         if count not in self._rates:
             self._rates[count] = estimate_rate(count, len(self), self.alpha)
         return self._rates[count]
@@ -176,7 +176,7 @@ class PageSubject:
 
     @cached_property
     def radii(self) -> list[float]:
-        """Radii for tables: those at which bounds were decided, or round numbers that cover most examples."""
+        """Return the radii at which bounds were decided, or round numbers that cover most examples; for tables."""
         if self.chosen:
             return list(self.chosen)
         marks = sorted({mark for bound in self.bounds for mark in bound.marks})
@@ -206,8 +206,8 @@ class PageSubject:
     def order(self) -> npt.NDArray[np.int64]:
         """Positions of the examples, the least robust first.
 
-        Correct examples are ordered by the upper bound, then by the lower one; misclassified examples are ordered by
-        the certified radius of the wrong class, largest first.
+        Correctly classified examples are ordered by the upper bound, then by the lower bound. Misclassified examples
+        are ordered by the certified radius of the wrong class, largest first.
         """
         key = np.zeros(len(self)) if self.upper is None else self.upper.radius
         lower = np.zeros(len(self)) if self.lower is None else self.lower.radius
@@ -229,8 +229,8 @@ def with_common_radius(subjects: Sequence[PageSubject], radii: Sequence[float] =
 
     Args:
         subjects: subjects of any kind.
-        radii: radii of the tables; the first above 0 is the headline radius. Empty: the headline radius is one that the
-            runs were asked for, or a round number.
+        radii: radii of the tables. The first radius above 0 is the headline radius. If there are no radii, the headline
+            radius is a radius that was given to the runs, or a round number.
 
     Returns:
         The subjects, in order.

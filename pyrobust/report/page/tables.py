@@ -1,4 +1,4 @@
-"""Tables of a subject: its classes and, stored by column for the page's script, its examples."""
+"""Tables of a subject: its classes, and its examples (stored by column for the page's script)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GALLERY, _WRONG = 50, 25
 
 @dataclass(frozen=True)
 class Classes:
-    """A table of classes, and the parts of a bar for each of its rows: style, left edge and width in percent."""
+    """A table of classes, and the parts of each row's bar: style, left edge and width in percent."""
 
     table: ReportTable
     bars: tuple[tuple[tuple[str, float, float], ...], ...]
@@ -100,7 +100,7 @@ def confidence_table(subject: PageSubject) -> Classes | None:
 
 
 def paired_table(subjects: Sequence[PageSubject]) -> ReportTable | None:
-    """McNemar's exact test between each pair of subjects on the same examples; None if there is no such pair.
+    """Compare each pair of subjects on the same examples by McNemar's exact test; None if there is no such pair.
 
     The p-values are adjusted for all rows (Holm's method).
     """
@@ -134,7 +134,7 @@ def _median(values: npt.NDArray[np.float64]) -> Quantity | str:
 
 
 def example_columns(subject: PageSubject) -> list[dict[str, Any]]:
-    """The table of all examples by columns: name, description, kind and values (None if missing).
+    """Return the table of all examples by columns: name, description, kind and values (None if missing).
 
     Infinite values are the string "inf".
     """
@@ -189,7 +189,11 @@ class Shown:
 
 
 def gallery(subject: PageSubject) -> dict[str, list[Shown]]:
-    """The worst and the best examples; misclassified ones first, and half of the worst unless either run out."""
+    """Return the worst and the best examples.
+
+    The worst examples begin with the misclassified ones. Half of the worst examples are misclassified, unless there are
+    too few misclassified or too few other examples.
+    """
     order = subject.order.tolist()
     wrong = int((~subject.correct).sum())
     lost, correct = order[:wrong], order[wrong:]

@@ -98,8 +98,8 @@ def threat_page_html(
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
     The page contains the prompts and, if the verdicts were read from logs of inspect-ai or run files, the answers. Each
-    text is shown on click and cut to 2,000 characters, or fewer if there are many texts. The table has the first 50,000
-    attempts.
+    text is shown on click and cut to 2,000 characters. If there are many texts, the texts are cut to fewer characters.
+    The table has the first 50,000 attempts.
 
     Args:
         verdicts: verdicts of one judge or several.
