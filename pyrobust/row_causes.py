@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Rows(NamedTuple):
-    """Some rows of a batch: the whole batch [N, ...] and the positions of these rows in it, int64 [m]."""
+    """Some rows of a batch: the whole batch [N, ...], and the positions int64 [m] of these rows in the batch."""
 
     batch: Tensor
     positions: Tensor
@@ -29,9 +29,10 @@ def find_cause(
     Args:
         model: module or callable.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
-        first: rows of one batch.
+        first: some rows of one batch.
         second: the same rows in another batch, or in another place.
-        same: whether two tensors [m, ...] count as equal; default: if all elements are equal, NaN included.
+        same: function of two tensors [m, ...]; whether they count as equal. By default, they count as equal if all
+            their elements are equal, with NaN equal to NaN.
     """
     if not isinstance(model, nn.Module):
         return describe("", model)
@@ -50,7 +51,7 @@ def find_cause(
 
 
 def mixing_problem(module: nn.Module) -> str:
-    """Return what makes a batch's rows depend on each other in a module of a known type; "" if nothing is known."""
+    """Say why a module of a known type makes the rows of a batch depend on each other; "" if no reason is known."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         if module.running_mean is None:
             return (
@@ -88,7 +89,7 @@ def describe(name: str, module: Any) -> str:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether tensors are equal, with NaN equal to NaN; the sign of a zero is ignored, since it changes no class.
+    """Whether tensors are equal. NaN equals NaN, and 0 equals -0, since the sign of a zero changes no class.
 
     >>> same_bits(torch.tensor([0.0, torch.nan]), torch.tensor([-0.0, torch.nan]))
     True

@@ -1,10 +1,10 @@
 """A probe of what every certificate assumes: a row's logits depend on that row alone and are reproducible.
 
-The proofs of certified robustness are about a function of one input. A model breaks these proofs if a row's output
-depends on other rows of the batch, on the row's place, on the size of the batch, on earlier calls or on chance. The
-probe runs rows of a batch again: among other rows, in another order, and alone. It can refuse a model; passing the
-probe proves nothing, because a model may depend on conditions that the probe does not vary.
-docs/decisions/row-independence.md says which dependences the probe finds, and with what probability.
+The proofs of certified robustness are about a function of one input. The proofs do not apply to a model whose output
+for a row depends on anything else: on other rows of the batch, on the row's place, on the size of the batch, on earlier
+calls or on chance. The probe runs rows of a batch again: among other rows, in another order, and alone. The probe can
+refuse a model. Passing the probe proves nothing, because a model may depend on conditions that the probe does not vary.
+docs/decisions/row-independence.md lists the dependences that the probe finds, and the probability of finding each.
 """
 
 from __future__ import annotations
@@ -111,15 +111,16 @@ class _Compared(NamedTuple):
 class RowProbe:
     """Probes a model on the batches of its runs: a row's logits must depend on that row alone and be reproducible.
 
-    Logits are compared bit by bit where the shape of the batch and the place of the row are unchanged, and otherwise up
-    to rounding. The tolerance is √ε of the batch's dtype, relative to the row's largest |logit|; a larger deviation is
-    accepted if changes in the last bits of the row itself have a similar effect on its logits.
+    If the shape of the batch and the place of the row are unchanged, logits are compared bit by bit. Otherwise, logits
+    are compared up to rounding. The tolerance is √ε times the row's largest |logit|, where ε is the machine epsilon of
+    the batch's dtype. A larger deviation is accepted if changing the last bits of the row itself has a similar effect
+    on its logits.
 
     Args:
-        model: module or callable, searched for the cause of a failure.
+        model: module or callable. If a probe fails, its submodules are searched for the cause.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
-        seed: seed of the random choice of the rows and later batches to probe; it changes no result. Default: a
-            different seed in every run.
+        seed: seed for the random choice of the rows and later batches to probe. It changes no result. By default, every
+            run uses a different seed.
 
     >>> def coupled(x):
     ...     return torch.cat([x, x.mean().expand(len(x), 1)], dim=1)
@@ -155,8 +156,8 @@ class RowProbe:
     def expect_known_modules(self, *, single: bool = False) -> None:
         """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session.
 
-        A model whose tensors changed since the last call, for example by training, counts as another model: its probe
-        begins anew.
+        If the model's tensors have changed since the last call, for example by training, it counts as another model.
+        The probe of the model then starts again.
 
         Args:
             single: whether every batch has one row, so that no other row can affect its logits.
@@ -175,7 +176,7 @@ class RowProbe:
                     )
 
     def logits(self, batch: Tensor, *, exact: bool, rows: int | None = None) -> Tensor:
-        """Return the logits [N, K] of a batch [N, ...] of a run, and probe the model on it if that is due.
+        """Return the logits [N, K] of a batch [N, ...] of a run; if a probe is due, probe the model on this batch.
 
         Args:
             batch: as in ``logits`` of the constructor; its memory is reused for permuted rows, then restored.
@@ -184,8 +185,8 @@ class RowProbe:
             rows: number of rows to consider, at least one; the rows after these are copies. Default: all.
 
         Raises:
-            RowDependenceError: a row's logits depend on other rows, on the row's place or on the batch's size, or
-                differ when the batch is repeated; the message names the likely module.
+            RowDependenceError: a row's logits depend on other rows, on the row's place or on the batch's size; or they
+                differ when the batch is repeated. The message names the module that is the likely cause.
         """
         rows = len(batch) if rows is None else rows
         whole: tuple[str, ...] = ()
@@ -221,8 +222,8 @@ class RowProbe:
     def check(self, batch: Tensor) -> None:
         """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed.
 
-        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe and also runs one
-        row alone. The errors are those of ``logits``.
+        The first call runs every probe. Each later call probes with probability ``CHECKED``: it runs one probe and also
+        runs one row alone. The errors are those of ``logits``.
         """
         if self._is_first(len(batch), len(batch)):
             self.logits(batch, exact=False)
@@ -488,7 +489,7 @@ class RowProbe:
 
 
 def submodules(module: nn.Module) -> list[nn.Module]:
-    """Return a module and its submodules, each once and after a parent, with a tenth of ``modules()``'s function calls.
+    """Return a module and its submodules, each once and after its parent; this is faster than ``modules()``.
 
     >>> [type(part).__name__ for part in submodules(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
     ['Sequential', 'Linear', 'ReLU']

@@ -1,8 +1,9 @@
 """Running a model.
 
-A ``Runner`` fixes where and how a classifier is evaluated: device, autocast dtype, memory format and batch size. In its
-sessions the model is in evaluation mode and gradients are disabled (attacks enable the gradients of the input); both
-settings are restored afterwards. Batches that do not fit in memory are halved. No random number generator is used.
+A ``Runner`` fixes where and how a classifier is evaluated: device, autocast dtype, memory format and batch size. During
+a session of the runner, the model is in evaluation mode and gradients are disabled (attacks enable the gradients of the
+input). Both settings are restored after the session. Batches that do not fit in memory are halved. No random number
+generator is used.
 """
 
 from __future__ import annotations
@@ -61,12 +62,13 @@ class Runner:
 
     Args:
         model: module or callable, batch [N, ...] → logits [N, K] or an object with ``.logits``.
-        device: device to run on; a module is moved there and stays there. Default: its first parameter's device, else
-            the CPU.
+        device: device to run on; a module is moved there and stays there. By default, this is the device of the
+            module's first parameter, or the CPU if there is none.
         dtype: dtype of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to
-            bfloat16 or float16. Default: dtype of the first floating-point parameter, else float32.
+            bfloat16 or float16. By default, this is the dtype of the first floating-point parameter, or float32 if
+            there is none.
         memory_format: memory format of the batches and, if ``torch.channels_last``, of a module's convolution weights.
-        batch_size: rows per batch. Default: as many as fit in memory, found at the first use.
+        batch_size: rows per batch. By default, as many rows as fit in memory; this number is found at the first use.
 
     Raises:
         InputError: a value out of range.
@@ -143,8 +145,8 @@ class Runner:
     def unit(self) -> float:
         """Rounding unit of the coarsest arithmetic observed in the model, or of the model's dtype if none was observed.
 
-        For example, it is the unit of float32 if a callable casts its float64 input to float32, and the unit of TF32 if
-        a GPU uses TF32.
+        For example, if a callable casts its float64 input to float32, it is the unit of float32. If a GPU uses TF32, it
+        is the unit of TF32.
         """
         return self._unit or torch.finfo(self.dtype).eps
 
@@ -175,7 +177,10 @@ class Runner:
 
     @property
     def list_dtype(self) -> torch.dtype | None:
-        """Dtype of examples given as lists: ``input_dtype``; None (torch's default) for a callable of unknown dtype."""
+        """Dtype of examples given as lists: ``input_dtype``.
+
+        For a callable of unknown dtype, it is None, which stands for torch's default.
+        """
         return None if self._follows else self.input_dtype
 
     def casts(self, x: Tensor) -> bool:
@@ -183,11 +188,14 @@ class Runner:
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
-        """Rows per batch of inputs ``[N, *shape]``: as given, or found at the first call; fewer if memory ran out.
+        """Return the number of rows per batch of inputs ``[N, *shape]``.
+
+        The number is the given one or, if none was given, the one found at the first call. It is smaller if memory ran
+        out.
 
         Args:
             shape: shape of one input.
-            gradients: whether the input's gradient must also fit in memory.
+            gradients: whether the gradient with respect to the input must also fit in memory.
         """
         rows = self.given_batch_size
         if rows is None:
@@ -200,7 +208,8 @@ class Runner:
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
         """Size of equal batches for ``total`` rows, at most the batch size.
 
-        On a CPU, the batches are also small enough for their largest activation to stay on the heap, if one row's does.
+        On a CPU, the batches are also small enough for their largest activation to stay on the heap. If the largest
+        activation of a single row does not fit on the heap, there is no such limit.
 
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
@@ -226,8 +235,8 @@ class Runner:
         """Enter evaluation mode without gradients, under autocast if set; restore every submodule's mode on exit.
 
         Args:
-            gradients: whether to leave a caller's inference mode, so that the input can have a gradient.
-            pinned: whether to use only kernels that repeat their bits (``pyrobust.machine.repeatable_kernels``).
+            gradients: whether to disable a caller's inference mode, so that the input can have a gradient.
+            pinned: whether to use only bitwise reproducible kernels (``pyrobust.machine.repeatable_kernels``).
         """
         if self.device.type == "cpu":
             keep_heap()
@@ -311,7 +320,7 @@ class Runner:
     def probe_rows(self, x: Tensor) -> None:
         """Probe the model on a chunk of examples [N, ...], in a batch of this runner's size.
 
-        Sweeps whose own batches are not probed, such as attacks, need this call. Its errors are those of
+        Sweeps that do not probe their own batches, such as attacks, have to call this function. Its errors are those of
         ``RowProbe.check``.
         """
         rows = min(len(x), self.batch_size(tuple(x.shape[1:]), gradients=True))
@@ -330,23 +339,25 @@ class Runner:
         pinned: bool = False,
         one_example: bool = False,
     ) -> None:
-        """Call ``step(begin, end)`` over [0, total) in batches; halve batches that do not fit in memory, and retry.
+        """Call ``step(begin, end)`` for batches of rows that together cover [0, total).
 
-        A step must be repeatable: either it changes nothing before its forward pass is done, or it keeps track of its
-        progress.
+        A batch that does not fit in memory is halved and tried again.
+
+        It must be possible to repeat a step. A step therefore changes nothing before its forward pass is done, or it
+        keeps track of its progress.
 
         Args:
             total: number of rows.
             shape: shape of one input.
             step: processes a batch.
             gradients: as in ``batch_size``.
-            pinned: whether the model sees batches of one size only; the step pads smaller ones. The pinned size is
-                halved only if it was found rather than given, and only before the first batch has run.
-            one_example: whether all rows belong to one example; if so, they are divided evenly, see ``even_rows``.
+            pinned: whether all batches have one size; ``step`` then pads smaller batches. This size is halved only if
+                no batch size was given, and only before the first batch has run.
+            one_example: whether all rows belong to one example. If so, they are divided evenly (``even_rows``).
 
         Raises:
-            ModelError: one input, or a pinned batch, does not fit in memory, or the model has tensors on another
-                device.
+            ModelError: a single input or a batch of fixed size does not fit in memory, or the model has tensors on
+                another device.
         """
 
         def size() -> int:
@@ -451,7 +462,9 @@ def _heap_rows(row_bytes: int) -> int:
 
 
 def even_rows(total: int, limit: int) -> int:
-    """The size of equal batches for ``total`` rows: as few batches as possible of at most ``limit`` rows each.
+    """Return the size of equal batches for ``total`` rows.
+
+    There are as few batches as possible of at most ``limit`` rows each.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)
@@ -466,7 +479,7 @@ def enter_evaluation_mode(model: object) -> None:
 
 
 def modules_with_a_mode(model: object) -> list[nn.Module]:
-    """Return a module and its submodules, except those without a mode (``torch.jit.freeze``); [] for a callable.
+    """Return a module and its submodules, except modules without a mode (``torch.jit.freeze``); [] for a callable.
 
     >>> len(modules_with_a_mode(nn.Sequential(nn.ReLU()))), modules_with_a_mode(torch.relu)
     (2, [])
@@ -482,7 +495,7 @@ def _evaluate(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
-    """Restore the mode of every submodule on exit, by a call of its ``train``; do nothing to a callable.
+    """On exit, restore the mode of every submodule by calling its ``train``; do nothing to a callable.
 
     Some layers merge their weights in evaluation mode; a call of ``train`` separates the weights again. With
     ``evaluation``, the module is first put into evaluation mode.
@@ -520,9 +533,9 @@ def evaluation_mode(model: object) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def reporting(progress: bool | Progress, total: int, what: str = "samples") -> Iterator[Callable[[int], None]]:
-    """Report progress in the way that ``progress=`` selects: not at all, by a bar, or to a function of (done, total).
+    """Show progress as selected by ``progress=``: not at all, as a bar, or by calling a function of (done, total).
 
-    The bar, labelled with the unit of its count, is on standard error or below a notebook's cell.
+    The bar is shown on standard error, or below the cell in a notebook. It is labelled with the unit that it counts.
 
     >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
     ...     report(2)
@@ -553,7 +566,8 @@ def logits_of(output: object) -> Tensor:
     """Return the logits in a model's output: a tensor, an object with ``.logits``, or a dict with "logits".
 
     Raises:
-        ModelError: the output is something else, such as a tuple, whose first tensor may be features or a loss.
+        ModelError: the output is something else. A tuple, for example, is refused because its first tensor may be
+            features or a loss.
 
     >>> logits_of({"logits": torch.ones(1), "loss": torch.zeros(1)})
     tensor([1.])

@@ -55,7 +55,10 @@ def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
 
 
 def distinct_run_names(runs: Sequence[Run]) -> list[str]:
-    """Name each run by its file, or by its model if the run is in memory, as `distinct_names` does for logs."""
+    """Name each run by its file, or by its model if it is in memory.
+
+    Equal names are made distinct as in `distinct_names`.
+    """
     paths = [run.path for run in runs]
     names = [run.header.model if path is None else path.stem for run, path in zip(runs, paths, strict=True)]
     return _distinct(names, [Path() if path is None else path for path in paths])

@@ -133,7 +133,7 @@ def threat_table(
         A table to print or to write; its notes state the sample, confidence and correction of the intervals.
 
     Raises:
-        InputError: an unknown column, a value out of range, or a given k that the attempts do not allow.
+        InputError: a column is unknown, a value is out of range, or a prompt has fewer than the given k attempts.
 
     >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 3, model="net") for i in range(10)]
     >>> [str(cell) for cell in threat_table(ThreatVerdicts(tuple(rows))).rows[0]]
@@ -175,7 +175,7 @@ def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
     """Accuracy of the judges for each model, and success rates according to their verdicts and to human labels.
 
     Args:
-        verdicts: any verdicts; rows with a ``human_label`` are taken as a random sample of the judged answers.
+        verdicts: any verdicts. The rows with a ``human_label`` are assumed to be a random sample of the judged answers.
         alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
@@ -212,7 +212,7 @@ def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Agreement of each pair of judges on the answers that both judged; None if no pair judged the same answer.
+    """Show how often each pair of judges agrees on answers that both judged; None if no pair judged the same answer.
 
     Args:
         verdicts: any verdicts.
@@ -269,7 +269,7 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
 
 
 def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between models on their common behaviours; None if no two models share a behaviour.
+    """Compare the success rates of models on behaviours that they share; None if no two models share a behaviour.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
@@ -352,7 +352,7 @@ def _comparison_table(verdicts: ThreatVerdicts, side: Side, alpha: float) -> Rep
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
-    """Notes on the rates of a table: their definition, and the sample, confidence and correction of the intervals."""
+    """Return notes on rates: their definition, and the sample, the confidence and the correction of their intervals."""
     methods = {rate.method for rate in rates}
     made = {
         "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",

@@ -1,8 +1,9 @@
 """Digests of the chunks of a run file: computed from its tables, stored, and compared.
 
-A chunk has two digests. One covers its rows without examples, the states of its unfinished images and its record of
-machine and error. The other covers its examples, which may be large; it is compared only when examples are read. The
-XOR of all chunk digests is stored beside the header's digest, so that a chunk lost together with its digest is noticed.
+A chunk has two digests. The first digest covers the chunk's rows without examples, the states of its unfinished images,
+and its record of machine and error. The second digest covers the chunk's examples, which may be large. It is compared
+only when examples are read. The XOR of all chunk digests is stored beside the header's digest, so that a chunk lost
+together with its digest is noticed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ChunkDigests:
     Args:
         connection: connection to the file.
         header: header of the run.
-        chunks: chunks of the run. Default: computed from its parameters.
+        chunks: chunks of the run. By default, they are computed from the run's parameters.
     """
 
     def __init__(self, connection: sqlite3.Connection, header: Header, chunks: Chunks | None = None) -> None:
@@ -52,7 +53,10 @@ class ChunkDigests:
         self._chunks = chunks or Chunks(header.parameters)
 
     def renew(self, numbers: Iterable[int]) -> None:
-        """Store the digests of the chunks with these numbers (from 0), in the transaction that changed the chunks."""
+        """Store the digests of the chunks with these numbers (from 0).
+
+        Call it in the transaction that changed the chunks.
+        """
         numbers = sorted(numbers)
         examples = dict(self._example_digests(numbers))
         new = [

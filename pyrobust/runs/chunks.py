@@ -1,4 +1,4 @@
-"""Chunks of a run: which images each holds, which machine computed it, and whether it was set aside."""
+"""Chunks of a run: the images of each chunk, the machine that computed it, and whether it was set aside."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ class Chunks:
         return int(self.order[number * self.size])
 
     def images(self, first: int) -> Sequence[int]:
-        """Return the images of the chunk beginning with ``first``, in the run's order; ValueError if there is none."""
+        """Return the images of the chunk that begins with ``first``, in the run's order.
+
+        Raises ValueError if no chunk begins with it.
+        """
         start = int(self.numbers(np.array([first], dtype=np.int64))[0]) * self.size
         if self.order[start] != first:
             raise ValueError(f"image {first} is not the first of a chunk")
@@ -126,9 +129,10 @@ class ChunkRecord:
     """Machines and errors of chunks, as recorded in a run file.
 
     Attributes:
-        marks: maps each chunk's first image to the chunk's machine ("" for the run's own) and error ("" for none).
-        machines: maps each machine's description to the number of images that it computed.
-        set_aside: maps the first image of each chunk that was set aside to the chunk's error.
+        marks: a mapping from each chunk's first image to the chunk's machine ("" for the machine of the run) and error
+            ("" for no error).
+        machines: a mapping from each machine's description to the number of images that the machine computed.
+        set_aside: a mapping from the first image of each chunk that was set aside to the error of this chunk.
     """
 
     marks: dict[int, tuple[str, str]] = field(default_factory=dict)

@@ -1,12 +1,12 @@
 """SHA-256 digests of the contents of a run file: one of its header, and one of each chunk.
 
-Digests are renewed in the transaction that changes the data they cover, and compared whenever the file is read, so that
-a flipped bit, a lost page or an outdated page is noticed even where SQLite reads the file without an error. Digests
-guard against damage only: someone who changes a file on purpose can recompute its digests.
+When data change, their digest is renewed in the same transaction. Digests are compared whenever the file is read. A
+flipped bit, a lost page or an outdated page is therefore noticed even if SQLite reads the file without an error.
+Digests guard against damage only: someone who changes a file on purpose can recompute its digests.
 
-Values are hashed as SQLite returns them. A row begins with one byte for the type of each column. Then come 64 bits for
-each column, little-endian: an integer in two's complement, the bits of a float, or the length of a text or blob. A
-group of rows is followed by its texts (in UTF-8) and blobs, column by column.
+Values are hashed as SQLite returns them. A row begins with one byte for the type of each column. These bytes are
+followed by 64 bits for each column, little-endian. The 64 bits are an integer in two's complement, the bits of a float,
+or the length of a text or blob. A group of rows is followed by its texts (in UTF-8) and blobs, column by column.
 """
 
 from __future__ import annotations

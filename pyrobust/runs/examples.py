@@ -30,7 +30,7 @@ def encode_examples(x_adv: Tensor) -> list[bytes]:
 def read_examples(
     connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], indices: Sequence[int]
 ) -> Tensor:
-    """Read examples, float32 [n, C, H, W], from an untrusted run file; refuse NaN and values outside the clip range.
+    """Read the examples float32 [n, C, H, W] from an untrusted run file; refuse NaN and values outside the clip range.
 
     Without a clip range, values must be finite.
     """

@@ -1,4 +1,4 @@
-"""The identity of a run's model, apart from the model's parameters: its code, and its logits on probe inputs."""
+"""The identity of a run's model besides the model's parameters: its code, and its logits on probe inputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Identity:
     """Fingerprint of a model's computation, compared when a run is resumed or merged.
 
     Attributes:
-        code: hashes of the code (`pyrobust.zoo.code_hash`): first the hash at the start of the run, then one for each
-            change that was allowed. Empty if there are no source files.
+        code: hashes of the code (`pyrobust.zoo.code_hash`): the hash at the start of the run, followed by one hash for
+            each change that was allowed. Empty if there are no source files.
         machine: hardware, number of threads and torch version; equal machines are expected to give equal bits.
         bits: SHA-256 of the logits on the probe inputs; "" where kernels are not bitwise reproducible.
         logits: the first logits of each probe input, finite numbers or None; empty if the model does not reproduce its

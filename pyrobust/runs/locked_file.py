@@ -1,4 +1,4 @@
-"""A run file that one process has open for writing: created atomically, locked, and left as one plain file."""
+"""A run file that one process has open for writing: it is created atomically, locked, and closed as one plain file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _Self = TypeVar("_Self", bound="LockedFile")
 class LockedFile(ABC):
     """Hold a run file open for writing until ``close``: a new or existing file, or one in memory if the path is None.
 
-    SQLite's write lock is held from opening to closing, so that a second writer is refused; readers see what is
-    committed. ``_start`` writes a new file's tables in one transaction. If an exception occurs while a new file holds
-    no results, the file is removed.
+    SQLite's write lock is held from opening to closing, so that a second writer is refused. Readers see the committed
+    data. ``_start`` writes a new file's tables in one transaction. If an exception occurs while a new file holds no
+    results, the file is removed.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:

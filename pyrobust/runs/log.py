@@ -45,16 +45,17 @@ def format_log(run: Run) -> str:
 
     The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
     Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Logs of
-    attacks have the columns adversarial, distance, broken_by and robust instead of radius; distance and broken_by are
-    empty where the model is robust. In logs of sandwiches, the columns lower (rounded down) and upper are bounds of the
-    distance to misclassification, lower_by and upper_by name the methods that gave these bounds, and the last column is
-    adversarial. The columns upper and upper_by are empty where no adversarial example was found.
+    attacks have the columns adversarial, distance, broken_by and robust instead of radius. If the model is robust at an
+    image, distance and broken_by are empty. Logs of sandwiches have the columns lower, upper, lower_by and upper_by,
+    and the last column is adversarial. The columns lower (rounded down) and upper are bounds of the distance to
+    misclassification. The columns lower_by and upper_by name the methods that gave these bounds. If no adversarial
+    example was found, upper and upper_by are empty.
 
     Args:
         run: a run of any kind.
 
     Returns:
-        The text, with a header line; rows are sorted by index, and every line ends with a newline.
+        The text, with a header line. The rows are sorted by index, and every line ends with a newline.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -88,9 +89,9 @@ def _format_rows(run: Run, rows: slice) -> str:
 def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) -> None:
     """Write the text of `format_log` to a file atomically, and the run's parameters beside it.
 
-    The second file, named after the log with the suffix ``.json``, holds the run's kind, parameters, model, data and
-    guarantee, and the log's hash. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method from
-    this file.
+    The second file is named after the log, with the suffix ``.json``. It holds the hash of the log, and the run's kind,
+    parameters, model, data and guarantee. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method
+    from this file.
 
     Args:
         run: a run of any kind.

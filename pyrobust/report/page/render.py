@@ -27,7 +27,7 @@ BEGINS = b"<!doctype html>\n<!-- pyrobust report -->\n"
 
 
 class Live(NamedTuple):
-    """Notice of a run in progress: a mark, a line of text, and the seconds between two reloads (None for no reload)."""
+    """Notice of a run in progress: a mark, a line of text, and the seconds between reloads (None if there are none)."""
 
     mark: str
     text: str

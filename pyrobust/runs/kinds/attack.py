@@ -1,4 +1,4 @@
-"""Runs of attacks: at one epsilon (with or without prior certification), or for the nearest adversarial example."""
+"""Runs of attacks: attacks at one epsilon (with or without prior certification), and minimum-norm attacks."""
 
 from __future__ import annotations
 

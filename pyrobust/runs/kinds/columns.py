@@ -28,7 +28,7 @@ class Column:
 
     Attributes:
         sql: SQL type, as in the CREATE statement.
-        fault: description of a value out of range; "{name}" stands for the column's name.
+        fault: text for a value out of range, in which "{name}" stands for the column's name.
     """
 
     sql: ClassVar[str]
@@ -50,7 +50,7 @@ class Column:
         return np.array(values, dtype=self.dtype)
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert values so that SQLite returns them bit for bit; raise InputError for values that it cannot store."""
+        """Convert values so that SQLite returns them bit for bit; raise InputError for values that cannot be stored."""
         return list(map(self.python, values))
 
     def log(self, values: Array) -> list[Any]:
@@ -198,7 +198,7 @@ class Votes(Text):
     """Histograms of votes, as JSON objects that omit classes without votes.
 
     Args:
-        samples: name of the parameter that fixes the number of samples; "" if none does.
+        samples: name of the parameter that fixes the number of samples; "" if no parameter fixes it.
         optional: whether an image may have no votes at all.
     """
 
@@ -226,7 +226,7 @@ def format_radius(radius: float) -> str:
 
 
 def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
-    """Encode votes [N, K+1], with NaN outputs in the last column, as JSON objects that omit classes without votes.
+    """Encode votes [N, K+1] as JSON objects without the classes that have no votes; the last column counts NaN outputs.
 
     >>> encode_histograms(np.array([[0, 97, 0, 3], [100, 0, 0, 0]]))
     ['{"1":97,"nan":3}', '{"0":100}']

@@ -64,7 +64,7 @@ class NamedRate:
     Attributes:
         name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
         rate: the share of the images, with its interval.
-        at: the setting to which the rate refers, such as {"sigma": 0.25}. In JSON, all rates with a setting and the
+        at: the setting for which the rate holds, such as {"sigma": 0.25}. In JSON, all rates with a setting and the
             same name are in one list.
     """
 
@@ -105,8 +105,8 @@ class Bound:
 class Kind:
     """A kind of run; subclasses declare their own parameters and columns as attributes.
 
-    Columns are in the order of declaration, and the columns of a base class come first; a column that is declared again
-    moves to the end. ``KINDS`` holds an instance of each class with a layout; ``name`` defaults to the layout.
+    Columns are in the order of declaration, and the columns of a base class come first. If a column is declared again,
+    it moves to the end. ``KINDS`` holds an instance of each class with a layout; ``name`` defaults to the layout.
 
     Attributes:
         name: the kind, as a header states it; several layouts may share one name.
@@ -315,7 +315,10 @@ class Kind:
         return None
 
     def class_votes(self, run: Run) -> Array | None:
-        """Return the n samples' votes for the selected class, 0 for abstentions; None if they cannot estimate p_A."""
+        """Return the votes for the selected class among n samples, 0 for abstentions.
+
+        Returns None if p_A cannot be estimated from these votes.
+        """
         return None
 
     def shown(self, run: Run) -> Sequence[Shown]:

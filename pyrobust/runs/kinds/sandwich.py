@@ -59,8 +59,8 @@ def _samples(help: str) -> Option:
 class Sandwiched(Kind):
     """Runs that bound the distance to misclassification from both sides.
 
-    ``lower`` and ``upper`` are 0 where the image is misclassified; ``upper`` is inf (NULL in the file) where no
-    adversarial example was found.
+    If the image is misclassified, ``lower`` and ``upper`` are 0. If no adversarial example was found, ``upper`` is inf
+    (NULL in the file).
     """
 
     table = "sandwich_table"

@@ -83,7 +83,8 @@ class Proving(WithExamples):
 class Verify(Proving, layout="verify"):
     """A verification at given epsilons, or a search for the largest radius.
 
-    Verdicts, stages and margins have one value for each epsilon (`pyrobust.runs.verdicts`); a search has none of them.
+    Verdicts, stages and margins have one value for each epsilon (`pyrobust.runs.verdicts`). A search for the largest
+    radius has none of these columns.
     """
 
     table = "verification_table"

@@ -138,7 +138,7 @@ def attacks_of(parameters: dict[str, Any]) -> list[str]:
 
 
 def describe_budget(name: str, settings: dict[str, Any]) -> str:
-    """Describe the budget of an attack from its settings: version, steps, queries, draws and starts, as far as given.
+    """Describe the budget of an attack by its settings: version, steps, queries, draws and starts, if it has them.
 
     >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
     '40 steps from 5 starts'
