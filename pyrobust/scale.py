@@ -20,10 +20,10 @@ _BYTE = 255
 def warn_of_wide_ball(
     epsilon: npt.ArrayLike, norm: str, clip: tuple[Any, Any] | None, elements: int, name: str = "epsilon"
 ) -> None:
-    """Warn, once for each message, if a ball of this radius around every input contains the whole clip range.
+    """Warn if a ball of this radius around every input contains the whole clip range; each message is logged once.
 
     Args:
-        epsilon: radius or radii, finite or not; infinite radii are taken to be intended.
+        epsilon: radius or radii. Infinite radii are taken to be intended and cause no warning.
         norm: "linf", "l2" or "l1"; balls in other norms are not checked.
         clip: clip range; None for no range. A range that varies between elements is not checked.
         elements: number of elements of an input.

@@ -95,12 +95,12 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
 
     Args:
         run: a run of any kind.
-        path: the file. An existing log of the same kind of run is overwritten; the file of the run itself is never
+        path: the file. An existing log of the same kind of run is overwritten. The file of the run itself is never
             overwritten.
-        replace: whether any other existing file may be overwritten, too.
+        replace: whether an existing file of any other kind may also be overwritten.
 
     Raises:
-        InputError: the path names the run, or an existing file that is not a log of this kind of run.
+        InputError: the path is the file of the run, or an existing file that is not a log of this kind of run.
         StoreError: the file cannot be written; an existing file stays unchanged.
 
     >>> from pyrobust.evaluation import certify_dataset
@@ -136,9 +136,10 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         path: the file; untrusted.
 
     Returns:
-        Columns by their names in the file: idx, label, predict, adversarial, correct and robust int64; radius and
-        distance float64 (NaN where empty); lower and upper float64 (inf where empty); time float64, in seconds;
-        broken_by, lower_by and upper_by str.
+        A dictionary of columns by their names in the file. The columns idx, label, predict, adversarial, correct and
+        robust are int64. The columns radius and distance are float64, NaN where empty. The columns lower and upper are
+        float64, inf where empty. The column time is float64, in seconds. The columns broken_by, lower_by and upper_by
+        are str.
 
     Raises:
         FileFormatError: the file is missing or not a log with these columns; the message names the line.

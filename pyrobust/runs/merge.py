@@ -78,16 +78,15 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     """Merge the shards of one sweep into one run.
 
     Args:
-        paths: the files of all K shards, in any order; or a single file (a shard or an undivided run), which is read
-            as it is.
+        paths: the files of all K shards, in any order. A single file (a shard or an undivided run) is read as it is.
 
     Returns:
         The run, with its rows in index order. Unfinished shards contribute the rows they have.
 
     Raises:
-        InputError: no path; or files that are not exactly the shards of one sweep: a missing shard, a shard given
-            twice, or different parameters (batch size, chunk, device, threads and order may differ; on a grid, batch
-            size, device and torch version must agree). The message names every such fault.
+        InputError: there is no path, or the files are not exactly the shards of one sweep. For example, a shard is
+            missing or given twice, or parameters differ. Batch size, chunk, device, threads and order may differ; but
+            on a grid, batch size, device and torch version must agree. The message names every such fault.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])
@@ -103,7 +102,7 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
 
 def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> list[Run]:
-    """Return the shards of one sweep in order; raise InputError, naming the function, for any other runs.
+    """Return the shards of one sweep in order; for any other runs, raise InputError with the name of the function.
 
     All shards must be given, except with ``partial``.
     """
@@ -136,7 +135,7 @@ def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> li
 
 
 def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
-    """Group shards by sweep, in order of first appearance; any other file, readable or not, is a group of its own.
+    """Group shards by sweep, in order of first appearance; any other file, even an unreadable one, is its own group.
 
     >>> group_shards(["log.tsv", "log.tsv"])
     [[PosixPath('log.tsv')], [PosixPath('log.tsv')]]

@@ -35,8 +35,8 @@ _BLOCK_BYTES = 1 << 26
 def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, partial: bool = False) -> Run:
     """Write the shards of one sweep as one run file, atomically.
 
-    The file holds what a single process would have written, except for the times, and except for the versions and the
-    machine, which are taken from the first shard. The file's chunks are those of the whole run and mix images of all
+    The file holds what a single process would have written, with two exceptions. The times differ, and the versions and
+    the machine are taken from the first shard. The file's chunks are those of the whole run and mix images of all
     shards. A chunk names all machines that computed its images, unless the first shard's machine computed all of them.
     Unfinished images and chunks that were set aside are left out.
 

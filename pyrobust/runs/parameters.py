@@ -14,7 +14,7 @@ _MAX_SHOWN = 8
 
 
 def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, str] = ("stored", "given")) -> str:
-    """Describe how two values of one parameter differ; for long lists, name their first difference.
+    """Describe how two values of one parameter differ; for long lists, name the first difference between them.
 
     >>> describe_difference("sigma", 0.25, 0.5)
     'sigma: 0.25 stored, 0.5 given'
@@ -79,8 +79,8 @@ def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
 def chosen_indices(parameters: dict[str, Any]) -> range:
     """Return the data-set indices that a run covers, in order.
 
-    The run takes every ``skip``-th image, and of these the first ``max``; shard I of K takes every K-th of these
-    images, beginning with the I-th.
+    The run takes every ``skip``-th image, but at most the first ``max`` of these images. Shard I of K takes every K-th
+    of these images, beginning with the I-th.
 
     >>> list(chosen_indices({"images": 20, "skip": 2, "max": 7, "shard": [2, 3]}))
     [2, 8]

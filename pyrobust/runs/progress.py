@@ -73,7 +73,7 @@ Report: TypeAlias = Callable[[SweepProgress], None]
 
 @contextlib.contextmanager
 def sweep_reporting(progress: bool | Report) -> Iterator[Report]:
-    """Interpret ``progress=`` of a sweep: False for none, True for a bar on standard error, or a function.
+    """Interpret ``progress=`` of a sweep: False (nothing is shown), True (a bar on standard error), or a function.
 
     >>> with sweep_reporting(False) as report:
     ...     report(SweepProgress(0, 1, 0, 1, 1, 0, None, 0.25))

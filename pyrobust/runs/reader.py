@@ -1,11 +1,12 @@
 """Read run files: one SQLite file per run, with its parameters and one row for each image.
 
-A run is written in chunks of images, one transaction each, so that a crash or a kill leaves whole chunks. While it is
-written, its file is in WAL mode, and other processes can read what is committed. The writer holds SQLite's write lock
-from opening to closing, so that a second writer is refused. A closed run is one plain file without companion files.
+A run is written in chunks of images. Each chunk is written in one transaction, so that after a crash or a kill, the
+file contains only whole chunks. While a run is being written, its file is in SQLite's WAL mode, and other processes can
+read the committed data. The writer holds SQLite's write lock from opening to closing, so that a second writer is
+refused. A closed run is one plain file without companion files.
 
-Files are untrusted: nothing in them is executed or unpickled, and their schema must match the schema written here,
-character for character.
+Files are untrusted: nothing in them is executed or unpickled. Their schema must equal the schema that this package
+writes, character for character.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Header:
 
     @property
     def layout(self) -> str:
-        """The layout of the run's columns, a key of ``KINDS``: the name of the kind, or another key."""
+        """The layout of the run's columns, as a key of ``KINDS``: the name of the kind, or another key."""
         return self.type.layout
 
     def differences(
@@ -116,9 +117,9 @@ class Header:
     ) -> list[str]:
         """Return one phrase for each difference from another run; if the kinds differ, only the phrase about the kinds.
 
-        Display names are not compared. torch versions are compared only for runs on a grid: there, a torch version with
-        other kernels defines another classifier, and the samples of one image must come from one classifier. ``ignore``
-        holds the names of parameters that may differ; "torch" stands for the torch version.
+        Display names are not compared. The torch versions are compared only for runs on a grid. On a grid, a torch
+        version with other kernels defines another classifier, and all samples of one image must come from one
+        classifier. ``ignore`` holds the names of parameters that may differ; "torch" stands for the torch version.
         """
         if self.kind != other.kind:
             return [describe_difference("kind", self.kind, other.kind, wording)]
@@ -218,7 +219,7 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
 def read_run_row(
     connection: sqlite3.Connection, path: Path, versions: Collection[int], *, whole: bool = True
 ) -> tuple[Header, int, int, dict[str, tuple[str, str]]] | None:
-    """Check that a file has one of the given schema versions, and read its table "run"; None for an empty database.
+    """Read the table "run" of a file with one of the given schema versions; None for an empty database.
 
     The kind and the parameters are not checked. The result also holds the schema versions of the file and of the header
     row, and the SQL of all tables.
@@ -311,7 +312,7 @@ def _check_length(connection: sqlite3.Connection) -> None:
 def read_blocks(
     connection: sqlite3.Connection, path: Path, kind: Kind, names: Sequence[str], table: str = "result"
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Read columns in index order, some rows at a time, checking types and finiteness; NULL is read as NaN or inf.
+    """Read columns in index order, some rows at a time; check types and finiteness, and read NULL as NaN or inf.
 
     The table is "result" or "pending"; "pending" is read in the order in which sampling resumes. An empty table gives
     one block without rows.
@@ -347,7 +348,10 @@ def read_columns(
 
 
 def join_blocks(blocks: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
-    """Join one or more blocks of the same columns, and empty the blocks, so that no column is held twice for long.
+    """Join blocks of the same columns.
+
+    There must be at least one block. The blocks are emptied one column at a time, so that memory never holds all
+    columns twice.
 
     >>> join_blocks([{"idx": np.array([0])}, {"idx": np.array([1])}])
     {'idx': array([0, 1])}

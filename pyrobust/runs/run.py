@@ -47,7 +47,8 @@ class Run(Tabular):
     Args:
         source: the file, or an open connection to a run.
         path: the file behind a connection; None for a run in memory.
-        checked: True to skip comparing the rows behind a connection with their digests.
+        checked: whether the rows behind a connection have already been compared with their digests; if True, they are
+            not compared again.
 
     Raises:
         FileFormatError: the file is missing or damaged, or was written by another program or a newer version.
@@ -122,38 +123,40 @@ class Run(Tabular):
 
     @cached_property
     def table(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns by name, [N] each, in index order; histograms and examples have methods of their own.
+        """Columns by name, each [N], in index order; histograms and examples are returned by methods of their own.
 
         All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain";
         ``seconds`` float64.
 
-        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications also have
-        ``samples``, the number of samples of selection and sequence together; ``p_upper``, an upper limit of p_A that
-        holds with probability 0.9 and certifies nothing; ``rival_upper``, with ``two_class`` the upper limit for the
-        strongest other class, otherwise 1; and ``undecided``, text with one digit for each of ``parameters["radii"]``,
-        1 where n samples left the radius undecided.
+        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications have four
+        more columns. ``samples`` is the number of samples, including the samples of the selection. ``p_upper`` is an
+        upper limit of p_A that holds with probability 0.9 and certifies nothing. ``rival_upper`` is the upper limit for
+        the strongest other class (1 without ``two_class``). ``undecided`` is text with one digit for each of
+        ``parameters["radii"]``: 1 if the radius was undecided after n samples, else 0.
 
         Predictions: ``p_value``, float64.
 
-        Attacks: ``prediction`` for the clean image; ``adversarial``, the prediction for x_adv (-1: no finite largest
-        logit); ``broken_by``, the attack that fooled the model ("clean" where the model misclassifies the clean image,
-        "" where the model is robust); and ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model
-        is robust, that is, where no adversarial example was found. In a minimum-norm run, ``distance`` is exact and
-        rounded up, 0 where the clean image is misclassified, and inf where no adversarial example was found. In a run
-        with ``certify_first``, ``proved`` is 1 where the image is proved robust and was not attacked; ``rows_saved`` is
-        the least number of rows (single-image forward passes) that attacks on the image would have taken; and
-        ``proof_seconds`` is the image's share of the proof time.
+        Attacks: ``prediction`` is for the clean image. ``adversarial`` is the prediction for x_adv (-1: no finite
+        largest logit). ``broken_by`` is the attack that fooled the model ("clean" where the model misclassifies the
+        clean image, "" where the model is robust). ``distance`` is ‖x_adv − x‖ in the attack's norm, float64. It is NaN
+        where the model is robust, that is, where no adversarial example was found. In a minimum-norm run, ``distance``
+        is exact and rounded up. It is 0 where the clean image is misclassified, and inf where no adversarial example
+        was found. A run with ``certify_first`` has three more columns. ``proved`` is 1 where the image is proved robust
+        and was not attacked. ``rows_saved`` is the least number of rows (single-image forward passes) that attacks on
+        the image would have taken. ``proof_seconds`` is the image's share of the proof time.
 
-        Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), or 0.0 if no radius was
-        proved; and ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
+        Verifications: ``radius`` is the largest proved radius, or 0.0 if no radius was proved. If epsilons were given,
+        only these are tried. ``verdicts``, ``stages`` and ``margins`` are encoded text, which the method `verdicts`
+        decodes.
 
-        Sandwiches: ``lower``, a certified lower bound of the distance to misclassification; ``upper``, the distance of
-        the nearest adversarial example found, inf where none was found; ``upper_by``, the attack that found this
-        example; and ``adversarial``, the prediction at x_adv. Both bounds are 0 where the image is misclassified. A
-        sandwich of a base classifier also has ``lower_by``, the method; ``confidence``, the softmax probability of the
-        prediction; and ``margin``, the margin at x_adv, rounded up, in the arithmetic for which ``lower`` holds (NaN
-        unless ``lower`` is positive and at least ``upper``). A sandwich of a smoothed classifier also has ``p_lower``,
-        and ``p_value``, the p-value of the test at x_adv (1 where nothing was tested).
+        Sandwiches: ``lower`` is a certified lower bound of the distance to misclassification. ``upper`` is the distance
+        of the nearest adversarial example found, or inf where none was found. Both bounds are 0 where the image is
+        misclassified. ``upper_by`` is the attack that found the nearest adversarial example. ``adversarial`` is the
+        prediction at x_adv. A sandwich of a base classifier has three more columns. ``lower_by`` is the method of the
+        lower bound. ``confidence`` is the softmax probability of the prediction. ``margin`` is the margin at x_adv,
+        rounded up, in the arithmetic for which ``lower`` holds; it is NaN unless ``lower`` is positive and at least
+        ``upper``. A sandwich of a smoothed classifier has two more columns: ``p_lower``, and the p-value ``p_value`` of
+        the test at x_adv (1 where nothing was tested).
         """
         return join_blocks(list(self.blocks()))
 
@@ -175,9 +178,10 @@ class Run(Tabular):
 
     @property
     def machines(self) -> dict[str, int]:
-        """Number of images that each machine, named by hardware, instruction set, threads and torch, has computed.
+        """Return the number of images that each machine has computed.
 
-        Empty if the run has no results.
+        A machine is named by hardware, instruction set, threads and torch version. The dictionary is empty if the run
+        has no results.
         """
         return dict(self._chunks.machines)
 
@@ -199,7 +203,8 @@ class Run(Tabular):
 
         Args:
             name: "counts" for the estimation samples, "counts0" for the samples that selected the class, or
-                "counts_adv" for the samples of a sandwich's test at x_adv (all counts are 0 where nothing was tested).
+                "counts_adv" for the samples of a sandwich's test at x_adv. Without a test, all counts of "counts_adv"
+                are 0.
 
         Returns:
             int64 [N, K+1]; the last column counts outputs without a winner, such as NaN.
@@ -252,7 +257,7 @@ class Run(Tabular):
         _ = self._chunks
 
     def count_invalid_votes(self) -> int:
-        """Number of images for which some noisy samples voted for no class, for example because of NaN outputs."""
+        """Return the number of images with samples that voted for no class, for example because of NaN outputs."""
         with self._open_rows() as (connection, path), reading(path):
             return int(connection.execute("SELECT count(*) FROM result WHERE counts LIKE '%nan%'").fetchone()[0])
 
@@ -260,7 +265,7 @@ class Run(Tabular):
         """The share of images that are classified correctly and certified at each radius.
 
         Args:
-            radii: radii r in the unit of the input; a certified radius R counts where R >= r.
+            radii: radii r in the unit of the input. An image with certified radius R counts at r if R >= r.
 
         Returns:
             float64 [len(radii)].
@@ -297,7 +302,7 @@ class Run(Tabular):
         """The share of images that are verified at epsilon, with its confidence interval.
 
         Args:
-            epsilon: perturbation radius > 0; an image proved at a larger epsilon counts too.
+            epsilon: perturbation radius > 0. Images that were verified at a larger epsilon also count.
             alpha: probability that the interval misses the true share, in (0, 1).
 
         Returns:
@@ -316,9 +321,10 @@ class Run(Tabular):
             epsilon: one of ``parameters["epsilons"]``.
 
         Returns:
-            ``verdict``: "verified", "falsified" or "unknown"; ``stage``: the stage that gave the verdict ("forward",
-            "attack" or a method), "" where the verdict is unknown; ``margin``, float64: the smallest margin proved by
-            the last method tried, NaN where no method was tried. Each is [N].
+            A dictionary of three arrays [N]. ``verdict`` is "verified", "falsified" or "unknown". ``stage`` is the
+            stage that gave the verdict ("forward", "attack" or a method), or "" where the verdict is unknown.
+            ``margin``, float64, is the smallest margin proved by the last method tried, or NaN where no method was
+            tried.
 
         Raises:
             InputError: the run is not a verification, or does not have this epsilon.
@@ -351,12 +357,14 @@ class Run(Tabular):
         Returns:
             float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is robust
             is the last iterate. For a minimum-norm attack, the entry is the nearest adversarial example found, at any
-            distance, or the image itself if the image is misclassified or no adversarial example was found. For a
-            verification, it is the counterexample at the smallest epsilon that has one, or else the image itself. For a
-            sandwich, it is the same as for a minimum-norm attack.
+            distance. If the image is misclassified or no adversarial example was found, the entry is the image itself.
+            For a verification, the entry is the counterexample at the smallest epsilon with a counterexample. If there
+            is no counterexample, it is the image itself. For a sandwich, the entry is the same as for a minimum-norm
+            attack.
 
         Raises:
-            InputError: the run is of another kind, was made with ``keep_examples=False``, or lacks an image.
+            InputError: the run is of another kind, was made with ``keep_examples=False``, or does not have one of the
+                images.
             InputTypeError: indices that are not integers.
             FileFormatError: the file is damaged.
         """

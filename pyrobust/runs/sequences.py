@@ -1,4 +1,4 @@
-"""Checks of a sequential run: its votes must allow its confidence limits, which must imply its results."""
+"""Checks of a sequential run: its confidence limits must agree with its votes, and its results with the limits."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def check_sequences(run: Run) -> Contradictions:
 
     The radius, the prediction and the undecided radii must follow from the stored limits, and the limits from the
     votes. Only the votes at an image's last look are stored. A limit must not be worse than the limit that these votes
-    give, nor better than the best limit that credible votes at any look give. Samples are exchangeable, so given A
-    votes in N samples, the share of votes in the first m samples exceeds a > A/N with probability at most
-    exp(-m·D(a, A/N)), where D is the Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement).
+    give. It must not be better than the best limit that credible votes at any look give. Samples are exchangeable.
+    Given A votes in N samples, the share of votes in the first m samples therefore exceeds a > A/N with probability at
+    most exp(-m·D(a, A/N)). D is the Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement).
     Votes at an earlier look are not credible if this probability is below 10⁻¹².
     """
     parameters, table = run.parameters, run.table

@@ -41,34 +41,35 @@ ORDERS = ("data", "random")
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Where a sweep stores its results, which images it takes, and where and how it computes.
+    """Settings of a sweep: where it stores its results, which images it takes, and where and how it computes.
 
-    ``certify_dataset``, ``predict_dataset``, ``attack_dataset``, ``verify_dataset`` and ``sandwich_dataset`` take each
-    field as a keyword argument, or all of them as ``settings=``. A keyword overrides the field of ``settings``.
+    The functions ``certify_dataset``, ``predict_dataset``, ``attack_dataset``, ``verify_dataset`` and
+    ``sandwich_dataset`` take each field as a keyword argument. They also take all fields together as ``settings=``. A
+    keyword overrides the field of ``settings``.
 
     Attributes:
-        out: run file to create or resume. Default: in memory.
+        out: run file to create or resume. By default, the run is kept in memory.
         skip: use every skip-th image, starting with the first; at least 1.
-        max_images: stop after this many images. Default: all.
-        shard: (I, K) with I from 1 to K: of the selected images, use every K-th, beginning with the I-th.
+        max_images: stop after this many images. By default, all images are used.
+        shard: (I, K) with I from 1 to K. Of the selected images, every K-th image is used, beginning with the I-th.
         order: "data", or "random" for an order derived from the seed, so that the images done so far are a random
-            sample of the run's images. The run records the order; resuming needs the same one.
-        batch_size: rows in a forward pass; for verification and for sandwiches of a base classifier, images in a chunk.
-            Default: the batch size of the resumed run; for a new run, that of the smoother or attack, 32 for
-            verification, and 64 for sandwiches of a base classifier.
-        model_name: name of the model in the run. Default: its class. A run in a file requires it if the model is a
-            callable but not a module, since then only the name identifies the model.
+            sample of the run's images. The run records the order, and must be resumed with the same order.
+        batch_size: rows in a forward pass. For verification and for sandwiches of a base classifier, it is the number
+            of images in a chunk. By default, a resumed run keeps its batch size. A new run has the batch size of the
+            smoother or attack, 32 for verification, or 64 for sandwiches of a base classifier.
+        model_name: name of the model in the run. By default, this is the model's class. A run in a file requires it if
+            the model is a callable but not a module, since then only the name identifies the model.
         allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;
             the run records the change.
         executor: where chunks are computed: None for this process; devices of this machine, such as ["cuda:0",
             "cuda:1"], or "all", or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. Results are bitwise equal on the
             same kind of hardware.
         threads: number of CPU threads of a forward pass. The run records this number, since it may change the rounding.
-            Default: the number recorded in the resumed run, else torch's default or, in a worker, the worker's share of
-            the machine's CPUs.
-        timeout: seconds > 0 that a worker may compute without an answer before its chunk is set aside and reported at
-            the end of the sweep; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
-            usual, and at least a minute, is named in a warning and given to another worker.
+            By default, a resumed run uses its recorded number, and a new run uses torch's default. In a worker, a new
+            run uses the worker's share of the machine's CPUs.
+        timeout: time limit in seconds, > 0; needs an executor. If a worker computes longer than this without an answer,
+            its chunk is set aside and named at the end of the sweep. By default, there is no limit. A chunk that takes
+            20 times as long as usual, and at least a minute, is then named in a warning and given to another worker.
         progress: True for a bar on standard error or in a notebook, or a function that receives a `SweepProgress`.
 
     Raises:

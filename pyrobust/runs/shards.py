@@ -35,7 +35,7 @@ class ShardState:
     """A shard of a sweep, or an undivided run.
 
     Attributes:
-        number: I of shard I/K; 1 for an undivided run.
+        number: number I of the shard I/K; 1 for an undivided run.
         path: file of the shard or run; None if there is none.
         state: "complete", "unfinished", "running" (a process of this or another machine writes it) or "missing" (no
             file).
@@ -57,9 +57,9 @@ class Survey:
     """The contents of a sweep's files.
 
     Attributes:
-        shards: K of the shards I/K; None for an undivided run.
+        shards: the number of shards K; None for an undivided run.
         parts: all K shards in order, or the undivided run.
-        chunks: numbers (from 1) of the chunks missing from an undivided run; empty for shards.
+        chunks: numbers (from 1) of the chunks that are missing from an undivided run; empty if there are shards.
     """
 
     shards: int | None
@@ -72,7 +72,10 @@ class Survey:
         return [shard.number for shard in self.parts if shard.state == "running"]
 
     def missing(self, *, running: bool = False) -> list[int]:
-        """Numbers of the shards (or chunks of an undivided run) to compute; ``running`` adds those being written."""
+        """Return the numbers of the shards (or of the chunks of an undivided run) that are still to be computed.
+
+        With ``running``, shards that are being written are included.
+        """
         if self.shards is None:
             return list(self.chunks)
         states = {"unfinished", "missing"} | ({"running"} if running else set())
@@ -108,7 +111,7 @@ def array_expression(numbers: Iterable[int]) -> str:
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Replace each folder by the runs in it: its shards or, if it has none, the undivided runs.
+    """Replace each folder by the runs in it: by its shards or, if it has no shards, by its undivided runs.
 
     Raises:
         FileFormatError: a file is missing or damaged, or a folder holds no run.
@@ -131,15 +134,15 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
     """Read the contents of the shards of one sweep, or of one undivided run; nothing is written.
 
-    If a shard is being written, only its header is read, without SQLite's locks: its writer may be on another machine,
-    and SQLite shares no memory between machines.
+    If a shard is being written, only its header is read, without SQLite's locks. The reason is that the shard's writer
+    may be on another machine, and SQLite shares no memory between machines.
 
     Args:
         paths: run files and folders (`find_runs`).
 
     Raises:
         FileFormatError: a file is missing or damaged, or a folder holds no run.
-        InputError: the files are neither shards of one sweep nor a single run; or a shard is given twice.
+        InputError: the files are neither the shards of one sweep nor a single run, or a shard is given twice.
         StoreError: a file cannot be read, or its run is void.
     """
     parts: dict[int, ShardState] = {}
@@ -174,8 +177,8 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
 def check_siblings(path: Path) -> None:
     """Raise InputError if a shard's folder holds a shard of another sweep, or the same shard under another name.
 
-    The shard's writer calls this before its first image. Only headers are read. A folder may hold the shards of one
-    sweep only: otherwise, a wrong number of shards could cause images to be computed twice, and the folder could not be
+    The shard's writer calls this before its first image. Only headers are read. A folder may hold the shards of only
+    one sweep. Otherwise, a wrong number of shards could cause images to be computed twice, and the folder could not be
     merged as a whole.
     """
     with closing(connect_readonly(path)) as connection:

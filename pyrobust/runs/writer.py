@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunWriter(LockedFile):
-    """Start or resume a run in a file, or start one in memory if the path is None, and append results.
+    """Start or resume a run in a file, and append results; if the path is None, start a run in memory.
 
     The header must agree with the header of an existing run. A new file's header is written in one transaction. With
     ``allow_changed_code`` the code of the model may differ; the run records the change.
@@ -63,18 +63,18 @@ class RunWriter(LockedFile):
         *,
         machines: Mapping[int, str] | None = None,
     ) -> None:
-        """Commit results of one or more chunks, and the state of unfinished sequential images, in one transaction.
+        """Commit results of one or more chunks and the state of unfinished sequential images, all in one transaction.
 
         Args:
-            rows: all columns of the layout, of equal length: histograms as counts [B, K+1], adversarial examples as
-                bytes, and a missing distance as None.
+            rows: all columns of the layout, of equal length. Histograms are counts [B, K+1], adversarial examples are
+                bytes, and a missing distance is None.
             pending: columns of unfinished images, in the order in which sampling resumes. Finished images are removed
                 from the table of unfinished images.
-            machines: maps each chunk's first image to the machine that computed the chunk (`Identity.machine`).
-                Default: the machine of the identity in the header.
+            machines: a mapping from each chunk's first image to the machine that computed the chunk
+                (`Identity.machine`). By default, all chunks were computed by the machine that the run's header names.
 
         Raises:
-            InputError: unknown columns, values that cannot be stored, or images that are not a chunk of this run.
+            InputError: a column is unknown, a value cannot be stored, or the images are not a chunk of this run.
             StoreError: the file cannot be written, already holds one of these images, or belongs to a run on a grid
                 that was computed on another machine.
         """
@@ -112,7 +112,7 @@ class RunWriter(LockedFile):
 
         Args:
             first: the chunk's first image, in the run's processing order.
-            error: the reason; its first 4096 characters are kept, as printable text.
+            error: the reason. Its first 4096 characters are kept as printable text.
 
         Raises:
             InputError: no chunk begins with this image, or the chunk is complete.

@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 
 
 class SampleBlocks:
-    """Batches that hold the samples of all runs in order; each block of batches is drawn and counted at once.
+    """Batches that hold the samples of all runs in order; the batches of one block are drawn and counted together.
 
     Args:
         draw: draws the samples.
@@ -82,7 +82,7 @@ class SampleBlocks:
         return self._ends[-1] if self._ends else 0
 
     def batch(self, begin: int, end: int, size: int) -> Tensor:
-        """The batch [size, ...] that begins with samples [begin, end); further rows hold copies of the last sample."""
+        """Return a batch [size, ...] of the samples [begin, end); the rows after them are copies of the last sample."""
         if size != self._size or not self._first <= begin < end <= self._last:
             self._begin_block(begin, size)
         first = begin - self._first
@@ -92,7 +92,7 @@ class SampleBlocks:
         return batch
 
     def vote(self, logits: Tensor, begin: int, end: int) -> None:
-        """Keep the logits [end - begin, K] of samples [begin, end); count the votes of a block when it is complete."""
+        """Keep the logits [end - begin, K] of samples [begin, end); when a block is complete, count its votes."""
         # The model may reuse the memory of its logits.
         self._logits.append(logits if end == self._last and not self._logits else logits.clone())
         if end == self._last:

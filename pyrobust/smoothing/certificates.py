@@ -1,4 +1,4 @@
-"""Results of a smoothed classifier: certificates and predictions, with all parameters that they depend on."""
+"""Results of a smoothed classifier: certificates and predictions, with all parameters on which they depend."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class _Results(Tabular):
         """Number of examples that share their noise with an earlier example of the call.
 
         If noise is keyed by values, each of these examples equals an earlier example and repeats that example's result.
-        A rate over the call then rests on fewer distinct examples than rows; the rate's confidence interval does not
-        account for this.
+        A rate over the call is then based on fewer distinct examples than rows. The confidence interval of the rate
+        does not account for this.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -101,8 +101,8 @@ class Certificates(_Results):
             the proof idealises the noise as real-valued, which is the usual practice.
         method: "fixed" (n samples for every example) or "sequential" (sampling until every radius is decided).
         hybrid: share of alpha that "sequential" reserves for a Clopper-Pearson bound at n samples.
-        rival_upper: [B], float64; upper confidence bound on the probability of every other class, with ``two_class``;
-            ``radius`` may depend on it. None otherwise.
+        rival_upper: [B], float64; upper confidence bound on the probability of every other class. ``radius`` may depend
+            on it. Without ``two_class``, it is None.
         grid: step of the grid, or None.
         delta: bound on the total variation distance of a drawn sample from an exactly rounded Gaussian. delta is
             already subtracted from ``p_lower`` and added to ``rival_upper``.
@@ -147,7 +147,7 @@ class Certificates(_Results):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """[B, R], bool: whether example b is certified at the r-th of ``radii``; False for abstentions."""
+        """Whether example b is certified at the r-th of ``radii``, bool [B, R]; False for abstentions."""
         reached = self.radius[:, None] >= np.asarray(self.radii, dtype=np.float64)
         certified: npt.NDArray[np.bool_] = reached & (self.prediction != ABSTAIN)[:, None]
         return certified
