@@ -1,7 +1,7 @@
 """The noise of certificates on a grid: how far the drawn noise is from rounded Gaussian noise.
 
-Noise rounded to the grid of the pixels is added in integers, without floating-point rounding
-(`pyrobust.ops.sample_grid_noise`); the grids themselves are in `pyrobust.grid`.
+The noise is rounded to the grid of the pixels. It is added in integers, without floating-point rounding
+(`pyrobust.ops.sample_grid_noise`). The grids themselves are defined in `pyrobust.grid`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
     """Reduce a lower bound so that it holds for exact noise, not only for the drawn noise.
 
-    Computes ``max(0, p_lower - delta)``, rounded down; delta bounds the total variation distance between both.
+    Computes ``max(0, p_lower - delta)``, rounded down. delta bounds the total variation distance between the exact and
+    the drawn noise.
 
     >>> lower_by([0.0, 0.75], 0.25), lower_by([0.75], 0.0)
     (array([0. , 0.5]), array([0.75]))

@@ -1,4 +1,4 @@
-"""Which noise an image gets, as determined by its index in the data set or by its own values."""
+"""Choice of the noise of an image, by the image's index in the data set or by its values."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ImageNoise:
     """Coordinates of the noise of B images, as the noise contract defines them.
 
     Attributes:
-        words: for each image, the third word of the counter: the image's index in the data set or, with keys, the
-            number of the draw.
-        keys: Philox key of each image in place of the seed; None if the words are indices.
+        words: for each image, the third word of the Philox counter. It is the image's index in the data set. With keys,
+            it is the number of the draw.
+        keys: Philox key of each image, used in place of the seed; None if the words are indices.
 
     >>> ImageNoise([4, 2]).indices, ImageNoise([0, 0], [7, 9]).indices
     (array([4, 2]), array([0, 1]))
@@ -35,12 +35,12 @@ class ImageNoise:
 
     @property
     def reported_keys(self) -> npt.NDArray[np.uint64] | None:
-        """Keys of the images in the form that results hold, [B]; None if the words are indices."""
+        """Return the keys of the images as stored in results, [B]; None if the words are indices."""
         return None if self.keys is None else np.asarray(self.keys, dtype=np.uint64)
 
 
 def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
-    """Key the noise of images x [B, ...] by their values; if ``step`` is given, x holds int32 multiples of this step.
+    """Derive the noise of images x [B, ...] from their values; with ``step``, x holds int32 multiples of this step.
 
     >>> noise = noise_by_values(0, torch.tensor([[0.5, -0.0], [0.5, 0.0]]), None)
     >>> noise.keys is not None and noise.keys[0] == noise.keys[1]

@@ -28,9 +28,9 @@ _MIN_ACTIVE, _MAX_ACTIVE, _MAX_ACTIVE_BYTES = 64, 4096, 1 << 28
 
 @dataclass(frozen=True)
 class Round:
-    """Result of one round of sampling: decided images, and active images with all their votes.
+    """Result of one round of sampling: the decided images, and the active (undecided) images with all their votes.
 
-    Images in ``finished`` are no longer modified; sampling continues with those in ``active``, in this order.
+    Images in ``finished`` are no longer modified. Sampling continues with the images in ``active``, in this order.
     """
 
     finished: list[ImageSequence]
@@ -40,12 +40,13 @@ class Round:
 class SequencePacker:
     """Sample images until each is decided; active images share full batches, and new images replace decided ones.
 
-    The time at which an image is decided depends only on its own votes, so its result does not depend on the batch
-    size, on the order of images or on the other active images. All batches are full, except the last batch of a
-    selection and the batches at the end, when the remaining samples do not fill a batch. On a grid, the model runs on
-    whole batches even at the end. The spare rows of these batches hold samples beyond the next look; such samples are
-    dropped if the image is decided at that look. The batches depend only on the images and the batch size, even if
-    sampling is stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
+    The number of samples after which an image is decided depends only on its own votes. Its result therefore does not
+    depend on the batch size, on the order of images or on the other active images. All batches are full, except the
+    last batch of a selection, and the batches at the end, when the remaining samples do not fill a batch. On a grid,
+    the model runs on whole batches even at the end. The spare rows of these batches hold samples beyond the next look.
+    If the image is decided at that look, these samples are dropped. The batches depend only on the images and the batch
+    size, even if sampling is stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch``
+    returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -80,10 +81,10 @@ class SequencePacker:
         """Sample until all images are decided.
 
         Args:
-            images: images that have not been active yet; they become active as earlier images are decided.
+            images: images that have not been active yet. They become active as earlier images are decided.
             fetch: returns the pixels [m, ...] of m images.
             report: called after each batch with the number of samples drawn since the last round.
-            active: if a run is resumed, the active images of the run's last ``Round``, in their order.
+            active: for a resumed run, the active images of the run's last ``Round``, in the same order.
 
         Yields:
             A Round after each selection and after each round of samples.

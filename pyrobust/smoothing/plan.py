@@ -32,10 +32,10 @@ class PlannedMethod:
     """Expected cost and result of one sampling method.
 
     Attributes:
-        name: "fixed" (n_max samples and one Clopper-Pearson bound), "sequential" or "hybrid".
+        name: "fixed", "sequential" or "hybrid". "fixed" takes n_max samples and computes one Clopper-Pearson bound.
         samples: expected number of samples per image until all radii are decided, including n0.
-        standard_error: standard error of ``samples`` for a run of as many images as the pilot; 0.0 for "fixed". This
-            error is due to the choice of the run's images, their sampling and the pilot's sampling. A run on the
+        standard_error: standard error of ``samples`` for a run with as many images as the pilot run; 0.0 for "fixed".
+            This error is due to the choice of the run's images, their sampling and the pilot's sampling. A run on the
             pilot's own images varies less.
         samples_alone: for each radius, expected number of samples per image if only this radius had to be decided.
         certified: for each radius, share of images certified, whether correctly or not.
@@ -134,14 +134,15 @@ class Plan(Tabular):
 def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     """Estimate the probability of the top class from its votes in a pilot run or a log, as input to `plan`.
 
-    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946). The result for 0 votes is
-    1/2: the classifier abstained on the image, and nothing is known except that no class stood out. With few samples,
-    sampling noise spreads the estimates, so use n of at least a few hundred. A sequential run stops sampling an image
-    when its count is far above or below what the radii need, which makes the estimates slightly too extreme.
+    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946). For 0 votes, the result is
+    1/2. In this case the classifier abstained on the image, and it is only known that no class stood out. With few
+    samples, sampling noise spreads the estimates, so use n of at least a few hundred. A sequential run stops sampling
+    an image when its count is far above or far below the counts that the radii require. This makes the estimates
+    slightly too extreme.
 
     Args:
         votes: integers in [0, n], one for each image.
-        n: number of samples, at least 1: one integer or, for a sequential run, one for each image.
+        n: number of samples, at least 1; one integer, or (for a sequential run) one integer for each image.
 
     Returns:
         [N], float64.
@@ -185,14 +186,16 @@ def plan(
 ) -> Plan:
     """Compare the sampling methods on a distribution of top-class probabilities.
 
-    Simulates images with these probabilities and their counts at the looks, and applies ``SequentialRule`` to them, as
-    a run does. To reduce variance, the simulation only estimates how many more images the rule certifies than a fixed n
-    does; this difference is added to the exact expectation for the fixed n. The error probabilities are exact.
+    The function simulates images with these probabilities, and their counts at the looks. It applies ``SequentialRule``
+    to these counts, as a run does. To reduce variance, the simulation only estimates how many more images are certified
+    by the rule than by a fixed n. This difference is added to the exact expectation for the fixed n. The error
+    probabilities are exact.
 
-    "sequential" is ``SequentialRule`` with its default share of alpha, 0.01, for the bound at n_max; "hybrid" reserves
-    a larger share. The recommended method is the cheapest method whose share of certified images, at each radius, is at
-    most half a percentage point below every other method's share. Run the certification with a seed other than the
-    pilot's: samples used to choose the method cannot also prove its certificates.
+    "sequential" is ``SequentialRule`` with its default share of alpha, 0.01, for the bound at n_max. "hybrid" reserves
+    a larger share for this bound. A method is eligible if, at each radius, its share of certified images is at most
+    half a percentage point below the share of every other method. The recommended method is the cheapest eligible one.
+    Run the certification with a seed other than the pilot's: samples used to choose the method cannot also prove its
+    certificates.
 
     Args:
         p: probability of the top class of each image, in [0, 1], see ``pilot_probabilities``.
@@ -206,8 +209,8 @@ def plan(
         norm: "l2" for gaussian, "l1" for the others.
         draws: number of images to simulate; rounded up to a multiple of the number of probabilities.
         seed: random seed of the simulation.
-        pilot_n: number of samples for each image of the pilot, for the standard errors. Default: the probabilities are
-            taken as exact.
+        pilot_n: number of samples for each image of the pilot, for the standard errors. By default, the probabilities
+            are taken as exact.
 
     Returns:
         The comparison, with a recommendation.

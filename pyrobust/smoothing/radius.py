@@ -37,7 +37,8 @@ def certified_radius(
 ) -> npt.NDArray[np.float64]:
     """Certified radius of the smoothed classifier, rounded down to lie strictly inside the open ball of the theorem.
 
-    With p the lower bound on the probability of the top class and 1 - p the upper bound on every other class:
+    p is the lower bound on the probability of the top class, and 1 - p is the upper bound on every other class. The
+    radius is
 
     - gaussian, l2: ``sigma·Φ⁻¹(p)`` (Cohen, Rosenfeld and Kolter, 2019);
     - laplace, l1: ``-b·ln(2(1 - p))`` with scale ``b = sigma/√2`` (Teng, Lee and Yuan, 2020);
@@ -45,13 +46,13 @@ def certified_radius(
 
     Args:
         p_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.
-        sigma: standard deviation of the noise, positive. The noise is drawn with sigma rounded to float32, so the
-            radius uses the smaller of the two values.
+        sigma: standard deviation of the noise, positive. The noise is drawn with sigma rounded to float32. The radius
+            is computed with the smaller of sigma and the rounded sigma.
         noise: "gaussian", "uniform" or "laplace".
         norm: "l2" for gaussian, "l1" for the others.
 
     Returns:
-        float64 of p_lower's shape, in the input's unit; 0.0 where p ≤ 1/2.
+        The radius, float64 of p_lower's shape, in the input's unit. It is 0.0 where p ≤ 1/2.
 
     Raises:
         InputError: the pair (noise, norm) has no certificate, sigma is not positive or out of float32's range, or
@@ -101,11 +102,11 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
         norm: "l2" for gaussian, "l1" for the others.
 
     Returns:
-        The smallest double p in (1/2, 1] with ``certified_radius(p) >= radius``; just above 1/2 for radius 0, and 1.0
-        if no p below 1 is enough.
+        The smallest double p in (1/2, 1] with ``certified_radius(p) >= radius``. For radius 0, it is just above 1/2. If
+        no p below 1 is enough, it is 1.0.
 
     Raises:
-        InputError: the radius is negative or not finite, or sigma, noise or norm is invalid as for certified_radius.
+        InputError: the radius is negative or not finite, or sigma, noise or norm is not valid for ``certified_radius``.
         InputTypeError: the radius or sigma is not a number.
 
     >>> f"{required_probability(0.25, 0.25):.6f}"
@@ -124,18 +125,18 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
 def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: float) -> npt.NDArray[np.float64]:
     """Certified l2 radius under Gaussian noise from bounds on the probabilities of the top class and every other class.
 
-    Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, rounded down (Cohen, Rosenfeld and Kolter, 2019, theorem 1), which
-    equals certified_radius at p_B = 1 - p_A. If the votes spread over several other classes, p_B is smaller and the
-    radius larger.
+    Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, rounded down (Cohen, Rosenfeld and Kolter, 2019, theorem 1). For p_B = 1
+    - p_A, it equals ``certified_radius``. If the votes spread over several other classes, p_B is smaller and the radius
+    larger.
 
     Args:
         p_a_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.
-        p_b_upper: upper bound on the probability of every other class, in (0, 1], of a shape that broadcasts with
+        p_b_upper: upper bound on the probability of every other class, in (0, 1]. Its shape must broadcast with
             p_a_lower.
         sigma: standard deviation of the noise, positive.
 
     Returns:
-        float64 of the broadcast shape, in the input's unit; 0.0 where p_A is not above p_B.
+        The radius, float64 of the broadcast shape, in the input's unit. It is 0.0 where p_A is not above p_B.
 
     Raises:
         InputError: a bound is out of range, the shapes do not broadcast, or sigma is not positive.

@@ -37,11 +37,11 @@ _FEW_LOST = 0.001
 
 
 class Sampler:
-    """Sampler of a smoothed classifier: the noise of one distribution and seed, for one base classifier.
+    """Sampler of a smoothed classifier, for one noise distribution, one seed and one base classifier.
 
     With a grid, x holds images as integer multiples of the grid's step. All samples of a call then run in batches of
-    one size, computed by deterministic kernels, and a sample whose noise reaches the tails votes for no class.
-    ``normalize`` is (mean, std), applied after the noise.
+    one size, with deterministic kernels. A sample with noise in the tails votes for no class. ``normalize`` is (mean,
+    std), applied after the noise.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -110,7 +110,7 @@ class Sampler:
         keys: Sequence[int] | None = None,
         one_example: bool = False,
     ) -> None:
-        """Draw the samples of all runs, and add each run's votes to its row of ``counts``; runs share full batches.
+        """Draw the samples of all runs in shared full batches, and add each run's votes to its row of ``counts``.
 
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
@@ -119,9 +119,9 @@ class Sampler:
             stages: stage of the noise contract, one for all runs or one for each run.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
-            rows: for each run, its row in ``counts``. Default: the run's row in x.
-            keys: Philox key of each run. Default: the seed.
-            one_example: whether all runs belong to one example; if so, the batches on a grid are of equal size, which
+            rows: for each run, its row in ``counts``. By default, it is the run's row in x.
+            keys: Philox key of each run. By default, the key is the seed.
+            one_example: whether all runs belong to one example. If so, the batches on a grid have equal sizes, which
                 may be smaller than the runner's batch size.
 
         Raises:
@@ -213,7 +213,7 @@ class Sampler:
         return votes
 
     def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
-        """Warn, once per runner, if more than a few of the votes [B, K + 1] of a call are for no class."""
+        """Warn if more than a few of the votes [B, K + 1] of a call are for no class; warn only once per runner."""
         lost, total = int(votes[:, -1].sum()), int(votes.sum())
         if total > 1 and lost > _FEW_LOST * total and not self.runner.warned_no_class:
             self.runner.warned_no_class = True

@@ -71,21 +71,21 @@ class ImageSequence:
 
 @dataclass(frozen=True)
 class CertificationRule:
-    """Rule for sequential certification: when an image is judged, what its counts prove, and when it is decided.
+    """Rule for sequential certification: when to judge an image, what its counts prove, and when it is decided.
 
     At each of ``looks(n)`` samples, the Krichevsky-Trofimov confidence sequence (Ville, 1939; Voráček, 2024) bounds
-    p_A. A radius is reached when the running maximum of the lower limits proves it. A radius is given up (rejected) at
-    a look with so few votes that a certificate is no longer worth the samples that it would take, see
-    ``pyrobust.stats.SequentialRule``. Giving up certifies nothing, so it uses no part of alpha. An image is decided
+    p_A. A radius is reached when the running maximum of the lower limits proves it. If an image has very few votes at a
+    look, a certificate is no longer worth the samples that it would take (``pyrobust.stats.SequentialRule``). The
+    radius is then given up (rejected). Giving up certifies nothing, so it uses no part of alpha. An image is decided
     when every radius is reached or given up, or after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
-      Near the largest radius that n samples prove, this bound certifies more images, but earlier looks need
+      Near the largest radius that n samples can prove, this bound certifies more images. In return, earlier looks need
       log(1/(1 - hybrid)) more evidence. A share of 0.01 costs the sequence almost nothing.
-    - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,
-      including samples without a winner (Bonferroni). The certified radius is then the larger of the radius from p_A
-      alone and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019), and a radius is given up when it
-      is above the largest radius that confidence limits at level 0.1 allow.
+    - ``two_class`` spends half of alpha on the lower limit of p_A. The other half is spent on upper limits of the K
+      other classes (Bonferroni); samples without a winner count as one of these classes. The certified radius is then
+      the larger of two radii: the radius from p_A alone, and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and
+      Kolter, 2019). A radius is given up when it is above the largest radius that confidence limits at level 0.1 allow.
 
     Args:
         radii: radii to be decided, at least one.
@@ -96,8 +96,8 @@ class CertificationRule:
         hybrid: share of alpha for the bound at n samples, in [0, 1).
         two_class: whether to bound the other classes, too; Gaussian noise only.
         delta: bound on the total variation distance of the drawn noise from the exact noise; positive on a grid.
-            ``results`` subtracts delta from p_lower and adds delta to the runner-up's bound. On a grid, a sample
-            without a winner may have reached the tails of the noise, so it counts for every other class.
+            ``results`` subtracts delta from p_lower and adds delta to the runner-up's bound. On a grid, the noise of a
+            sample without a winner may lie in the tails. Such a sample therefore counts for every other class.
 
     Raises:
         InputError: there are no radii, a share is out of range, or two_class is combined with noise other than
@@ -151,7 +151,7 @@ class CertificationRule:
 
     @cached_property
     def required(self) -> _Floats:
-        """Lower limit of p_A that proves each radius, [R]; 1.0 if no smaller limit does."""
+        """Lower limit of p_A that proves each radius, [R]; 1.0 if no limit below 1 proves the radius."""
         required = [required_probability(radius, self.sigma, noise=self.noise, norm=self.norm) for radius in self.radii]
         return raise_by(required, self.delta)
 
@@ -160,8 +160,8 @@ class CertificationRule:
         """Largest number of votes at which a radius is given up, [looks, R], without ``two_class``.
 
         At the last look, every image that is not certified could count as given up. Instead, an image is given up at
-        the last look only if its share of votes is at most the largest share given up at the previous look. Uncertified
-        images with more votes are reported as undecided.
+        the last look only if its share of votes is small: at most the largest share that is given up at the previous
+        look. Uncertified images with more votes are undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)
@@ -178,7 +178,7 @@ class CertificationRule:
 
         Args:
             top: selected classes, [B].
-            counts: votes, [B, K + 1]; each row sums to the sample size of a look.
+            counts: votes, [B, K + 1]. Each row sums to the sample size of a look.
             limits: limits before the look, [B, 4].
         """
         rows = np.arange(len(top))
@@ -192,8 +192,8 @@ class CertificationRule:
 
         Args:
             votes: votes for the selected class, [B].
-            rival: votes for the runner-up, [B]. For a given number of samples, all limits increase with the votes.
-                Among the classes that were not selected, the runner-up therefore has the largest limits.
+            rival: votes for the runner-up, [B]. For a given number of samples, all limits increase with the votes. The
+                runner-up therefore has the largest limits among the classes that were not selected.
             drawn: number of samples, [B].
             limits: limits before the look, [B, 4].
         """
@@ -255,8 +255,9 @@ class CertificationRule:
         """Collect the results of decided images by name.
 
         Returns:
-            ``indices``, ``prediction``, ``radius``, ``p_lower``, ``p_upper``, ``rival_upper``, ``samples`` [B];
-            ``counts0``, ``counts`` [B, K + 1]; ``undecided`` [B, R].
+            A dictionary. ``indices``, ``prediction``, ``radius``, ``p_lower``, ``p_upper``, ``rival_upper`` and
+            ``samples`` have the shape [B]. ``counts0`` and ``counts`` have the shape [B, K + 1]. ``undecided`` has the
+            shape [B, R].
         """
         width = self.num_classes + 1
         counts0 = np.array([image.counts0 for image in images], dtype=np.int64).reshape(-1, width)

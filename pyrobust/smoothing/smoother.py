@@ -57,19 +57,19 @@ logger = logging.getLogger(__name__)
 class RandomizedSmoothing:
     """Smoothed classifier ``g(x) = argmax over c of P(f(x + ε) = c)`` with certified radii.
 
-    f is the arg-max of the base classifier (logits with NaN or +inf vote for no class), and ε is noise of standard
-    deviation sigma in every coordinate. ``certify`` selects a class with n0 samples and computes a lower confidence
-    bound on its probability with n fresh samples (Clopper and Pearson, 1934). The bound gives the certified radius
-    (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
+    f is the arg-max of the base classifier; logits with NaN or +inf vote for no class. ε is noise with standard
+    deviation sigma in every coordinate. ``certify`` selects a class with n0 samples. From n fresh samples, it computes
+    a lower confidence bound on the probability of this class (Clopper and Pearson, 1934). The bound gives the certified
+    radius (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
 
-    The noise of an example depends only on (seed, image index, sample index) if its index in a data set is given;
-    otherwise a 64-bit hash of seed, grid step, shape and values replaces seed and image index. The noise is the same
-    for every batch size, thread count, order of examples and split of a data set into calls; the counts are the same,
-    too, if the arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen
-    after seeing counts made with the same seed.
+    If an example's index in a data set is given, its noise depends only on (seed, image index, sample index).
+    Otherwise, a 64-bit hash of seed, grid step, shape and values replaces the seed and the image index. The noise does
+    not depend on the batch size, the number of threads, the order of examples, or the split of a data set into calls.
+    If the arithmetic of the model does not depend on the batch, the counts do not depend on them either. A certificate
+    is void for an x that was chosen after seeing counts made with the same seed.
 
-    Without indices, an example gets the same noise from ``for x in images: smoother.certify(x)``, from a loop of
-    ``certify_batch`` over a loader, and from one call with all images. It follows that
+    Without indices, an example gets the same noise in three cases: ``for x in images: smoother.certify(x)``, a loop of
+    ``certify_batch`` over a loader, and one call with all images. It follows that
 
     - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
     - repeating a call uses up no alpha and gives no new information;
@@ -80,7 +80,8 @@ class RandomizedSmoothing:
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
-        num_classes: number of classes K. Default: the number of the model's outputs, found at the first examples.
+        num_classes: number of classes K. By default, it is the number of the model's outputs, found at the first
+            examples.
         sigma: standard deviation of the noise in every coordinate, in the input's unit; positive.
         noise: "gaussian", "uniform" (half-width √3·sigma) or "laplace" (scale sigma/√2).
         norm: norm of the radius: "l2" for gaussian, "l1" for the other two.
@@ -90,12 +91,11 @@ class RandomizedSmoothing:
         seed: random seed in [0, 2**64).
         grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); None for no
             grid; or "auto" to detect the grid from the examples of each call. If the examples are on no usual grid,
-            "auto" uses no grid and logs a warning. A grid needs Gaussian noise. The noise is rounded to the grid, so
-            that no floating-point rounding can make a certificate false for an image on the grid
-            (``guarantee="grid"``, docs/how-to/grid.md). The model then runs with deterministic kernels on batches of
-            equal size (the batch size). Only ``certify`` and ``predict`` may use smaller batches, because they split
-            the samples of one example evenly. Without a grid the noise is idealised as real-valued
-            (``guarantee="real"``).
+            "auto" uses no grid and logs a warning. A grid needs Gaussian noise. The noise is rounded to the grid. For
+            an image on the grid, floating-point rounding can then not make a certificate false (``guarantee="grid"``,
+            docs/how-to/grid.md). The model then runs with deterministic kernels on batches of equal size (the batch
+            size). Only ``certify`` and ``predict`` may use smaller batches, because they split the samples of one
+            example evenly. Without a grid, the proof idealises the noise as real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
@@ -172,7 +172,7 @@ class RandomizedSmoothing:
         return self._num_classes
 
     def infer_classes(self, x: Numbers | LabelledImages) -> None:
-        """Count the model's outputs at the first of these examples [B, ...], unless the number of classes is known.
+        """Set the number of classes, if it is not known, to the number of the model's outputs at the first example.
 
         Args:
             x: the examples, or their data set.
@@ -198,11 +198,12 @@ class RandomizedSmoothing:
     def on_grid_of(self, x: Tensor | LabelledImages) -> RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.
 
-        The number of classes is inferred if it was not given. If x is on none of the usual grids, or its grid is too
-        fine for sigma, the smoother returned has no grid, and a warning is logged the first time.
+        The number of classes is inferred if it was not given. If x is on none of the usual grids, or if its grid is too
+        fine for sigma, the returned smoother has no grid. The first time, a warning is logged.
 
         Args:
-            x: all examples for the same smoothed classifier, or their data set; another grid means another classifier.
+            x: all examples that one smoothed classifier is to classify, or their data set. Another grid would define
+                another classifier.
         """
         self.infer_classes(x)
         if self.grid != "auto":
@@ -239,15 +240,15 @@ class RandomizedSmoothing:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
         The prediction is wrong with probability at most alpha. The two classes with the most of n votes are compared by
-        the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a class of
-        their own; if this class leads, the prediction is ``ABSTAIN``.
+        the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a separate
+        class. If this class has the most votes, the prediction is ``ABSTAIN``.
 
         Args:
             x: one example, [...] (no batch dimension).
             n: number of samples, at least 1.
             alpha: probability that the prediction is wrong, in (0, 1).
             index: image index from which the noise is derived, in [0, 2**32); each example of a data set needs an index
-                of its own. Default: the noise is keyed by seed, shape and values, see the class.
+                of its own. By default, the noise is derived from seed, shape and values; see the class.
 
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
@@ -274,8 +275,8 @@ class RandomizedSmoothing:
             n: samples that bound the class's probability, at least 1.
             alpha: probability that the certificate is wrong, in (0, 1).
             batch_size: rows per forward pass in this call; default: that of the smoother.
-            index: image index from which the noise is derived, in [0, 2**32). Default: the noise is keyed by seed,
-                shape and values, see the class.
+            index: image index from which the noise is derived, in [0, 2**32). By default, the noise is derived from
+                seed, shape and values; see the class.
 
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
@@ -308,20 +309,20 @@ class RandomizedSmoothing:
         """Certify B examples; samples of several examples share full batches, and counts stay on the device.
 
         Args:
-            x: [B, ...], float, finite. For a float32 (or 16-bit) model, a float64 x must hold float32 values, because
-                a certificate at a rounded image does not cover the original. With a grid: float32 or float64, each
-                value being the float nearest to a multiple of the step.
+            x: [B, ...], float, finite. If the model is float32 or 16-bit and x is float64, the values of x must be
+                float32 numbers. The reason is that a certificate for a rounded image does not cover the original image.
+                With a grid, x is float32 or float64, and each value is the float nearest to a multiple of the step.
             n0: samples that select the class, at least 1.
             n: fresh samples that bound the class's probability, at least 1.
             alpha: probability that a certificate is wrong, in (0, 1).
-            indices: image index from which each example's noise is derived, in [0, 2**32). Default: the noise is keyed
-                by seed, shape and values, see the class.
+            indices: image index from which each example's noise is derived, in [0, 2**32). By default, the noise is
+                derived from seed, shape and values; see the class.
             radii: radii of interest, at least 0, for ``Certificates.certified``; at least one for "sequential".
             method: "fixed" draws n samples for every example; "sequential" draws samples until every radius is decided,
                 at most n (``pyrobust.smoothing.sequential.CertificationRule``).
             hybrid: share of alpha in [0, 1) that "sequential" reserves for a Clopper-Pearson bound at n samples;
-                default 0.01. A larger share, such as 0.5, certifies more images near the largest radius that n samples
-                prove.
+                default 0.01. With a larger share, such as 0.5, more images are certified near the largest radius that n
+                samples can prove.
             two_class: whether "sequential" also bounds the other classes from above, with half of alpha; Gaussian noise
                 only.
             progress: True for a progress bar on the terminal, or a function of (samples done, total samples).
@@ -330,11 +331,11 @@ class RandomizedSmoothing:
             The certificates.
 
         Raises:
-            InputError: x is not finite or not on the grid, or has no batch dimension; a number is out of range; indices
-                has another length; or num_classes differs from the number of logits.
+            InputError: x is not finite, is not on the grid or has no batch dimension; a number is out of range;
+                ``indices`` has another length than x; or ``num_classes`` differs from the number of logits.
             InputTypeError: the images are integers, or a count is not an integer.
-            ModelError: the model does not return logits or, with a grid, needs kernels that are not deterministic or
-                does not fit in memory at the batch size.
+            ModelError: the model does not return logits. With a grid, it is also raised if the model needs kernels that
+                are not deterministic, or does not fit in memory at the batch size.
         """
         radii = certified_radii(method, radii)
         check_sampling(method, hybrid=hybrid, two_class=two_class)
@@ -386,7 +387,8 @@ class RandomizedSmoothing:
             x: [B, ...], float, finite; see ``certify_batch``.
             n: samples per example, at least 1.
             alpha: probability that a prediction is wrong, in (0, 1).
-            indices: image index from which each example's noise is derived; default: the noise is keyed by values.
+            indices: image index from which each example's noise is derived; default: the noise is derived from the
+                values of the example.
             progress: True for a progress bar on the terminal, or a function of (samples done, total samples).
 
         Returns:
@@ -436,7 +438,8 @@ class RandomizedSmoothing:
             n: samples per example, at least 1.
             stage: stage of the noise contract, see ``pyrobust.ops.sample_noise``; certificates use "select" and
                 "estimate".
-            indices: image index from which each example's noise is derived; default: the noise is keyed by values.
+            indices: image index from which each example's noise is derived; default: the noise is derived from the
+                values of the example.
 
         Returns:
             [B, K + 1], int64; every row sums to n, and column K counts the samples without a winner.
@@ -455,10 +458,12 @@ class RandomizedSmoothing:
 
         Args:
             x: [B, ...], float, finite; see ``certify_batch``.
-            indices: image index from which each example's noise is derived; default: the noise is keyed by values.
+            indices: image index from which each example's noise is derived; default: the noise is derived from the
+                values of the example.
 
         Returns:
-            The examples, in the dtype of the noise or as int32 multiples of the grid step, and an ``ImageNoise``.
+            The examples, and an ``ImageNoise``. The examples have the dtype of the noise. On a grid, they are int32
+            multiples of the grid step.
 
         Raises:
             InputError, InputTypeError: as for ``certify_batch``.
