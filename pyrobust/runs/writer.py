@@ -251,7 +251,10 @@ class RunWriter(LockedFile):
             self._store_identity(replace(stored.identity, code=(*stored_code, *identity.code)))
 
     def void(self, reason: str) -> None:
-        """Mark the run void because the model does not reproduce its outputs; its results can no longer be read."""
+        """Mark the run void because the model does not reproduce its outputs.
+
+        The results of a void run can no longer be read.
+        """
         if self.header.identity is not None:
             self._store_identity(replace(self.header.identity, void=reason[:4096]))
 

@@ -43,7 +43,7 @@ def as_real(name: str, value: Any) -> FloatArray:
 
 
 def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> tuple[npt.NDArray[Any], ...]:
-    """Return checked counts, trials and alphas as arrays of one shape; errors refer to counts and trials by `names`."""
+    """Return checked counts, trials and alphas as arrays of one shape; `names` are the names used in error messages."""
     successes, trials = names
     broadcast = [as_counts(successes, k), as_counts(trials, n), *(as_real("alpha", a) for a in alpha)]
     try:

@@ -1,17 +1,18 @@
 """Clopper-Pearson bounds and the sign test, rounded outward.
 
-Library routines for the incomplete beta function are approximations; at large n or tiny alpha they can be wrong in the
-first digit. Here these routines only supply a first guess. Every returned bound is proved: its binomial tail is bounded
-on the safe side in exact integers and 50-digit decimals. If this proof fails for a guess, Newton's method gives the
-next guess. If no guess passes, the trivial bound (0 or 1) is returned.
+Library routines for the incomplete beta function are approximations. For large n or tiny alpha, even their first digit
+can be wrong. Here these routines only supply a first guess. Every returned bound is proved: its binomial tail is
+bounded on the safe side in exact integers and 50-digit decimals. If this proof fails for a guess, Newton's method gives
+the next guess. If no guess passes, the trivial bound (0 or 1) is returned.
 
 The tail is summed from its largest term. For X ~ Bin(n, p) with probability mass function b,
 
     P(X >= k) = b(k) S,   S = 1 + r(k) + r(k) r(k+1) + ...,   r(j) = (n - j) p / ((j + 1) (1 - p)).
 
-p is a double, hence a ratio of integers, so S is computed as an integer sum with every term rounded up. r(j) decreases
-in j, so the remainder after a term t is at most t r / (1 - r) once r < 1. ln b comes from Stirling's series. Newton's
-method uses the slope d ln P / d ln p = k / S, which decreases in p, so in exact arithmetic a step never overshoots.
+p is a double, hence a ratio of integers. S is therefore computed as an integer sum, with every term rounded up. r(j)
+decreases in j. Once r < 1, the remainder after a term t is therefore at most t r / (1 - r). ln b is computed by
+Stirling's series. Newton's method uses the slope d ln P / d ln p = k / S, which decreases in p, so in exact arithmetic
+a step never overshoots.
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided lower confidence bound on a proportion, from k successes in n independent trials.
 
-    Solves P(Bin(n, p) >= k) = alpha for p and rounds down; 0 for k = 0 (Clopper and Pearson, 1934). For any true
-    proportion, the probability that the bound exceeds this proportion is at most alpha.
+    The bound is the solution p of P(Bin(n, p) >= k) = alpha, rounded down (Clopper and Pearson, 1934). For k = 0, it is
+    0. For any true proportion, the probability that the bound exceeds this proportion is at most alpha.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n and alpha.
@@ -168,8 +169,8 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided upper confidence bound on a proportion, from k successes in n independent trials.
 
-    Solves P(Bin(n, p) <= k) = alpha for p and rounds up; 1 for k = n (Clopper and Pearson, 1934). For any true
-    proportion, the probability that the bound is below this proportion is at most alpha.
+    The bound is the solution p of P(Bin(n, p) <= k) = alpha, rounded up (Clopper and Pearson, 1934). For k = n, it is
+    1. For any true proportion, the probability that the bound is below this proportion is at most alpha.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n and alpha.
@@ -201,7 +202,7 @@ def fixed_count(n: int, p0: float, alpha: float) -> int:
         alpha: allowed failure probability of the bound, in (0, 1).
 
     Returns:
-        The count, in [1, n + 1]; n + 1 if even n successes are not enough.
+        The count, in [1, n + 1]. It is n + 1 if even n successes are not enough.
 
     Raises:
         InputError: a value is out of range.
@@ -226,10 +227,10 @@ def binomial_test(k: int, n: int, alternative: Alternative = "two-sided") -> flo
 @overload
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative = "two-sided") -> float | FloatArray: ...
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative = "two-sided") -> float | FloatArray:
-    """P-value of the exact test of p = 1/2, given k successes in n trials (the sign test, Arbuthnot, 1710).
+    """P-value of the exact test of p = 1/2, given k successes in n trials (sign test; Arbuthnot, 1710).
 
-    Against p > 1/2 ("greater"), the p-value is P(Bin(n, 1/2) >= k); against p < 1/2 ("less"), it is P(Bin(n, 1/2) <=
-    k); for "two-sided", it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
+    For the alternative p > 1/2 ("greater"), the p-value is P(Bin(n, 1/2) >= k). For p < 1/2 ("less"), it is P(Bin(n,
+    1/2) <= k). For "two-sided", it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n.

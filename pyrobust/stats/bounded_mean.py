@@ -1,22 +1,24 @@
 """Confidence interval for the mean of numbers in [0, 1] in independent clusters, for a fixed number of clusters.
 
-For cluster i, w_i is size_i / max(size), s_i is the sum of its numbers divided by max(size), and mu_i is the
-expectation of their mean. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all numbers. A bet of share g in
-[0, 1] against "t >= u" multiplies its wealth by
+For cluster i, let w_i be size_i / max(size). Let s_i be the sum of the cluster's numbers divided by max(size), and let
+mu_i be the expectation of the mean of these numbers. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all
+numbers. A bet of share g in [0, 1] against "t >= u" multiplies its wealth by
 
     f_i(u) = 1 - g (s_i - w_i u) / (1 - u) = (1 - g) + g (1 - w_i) + g (w_i - s_i) / (1 - u) >= 0.
 
-The clusters are independent, so the expectation of the product is the product of 1 - g w_i (mu_i - u) / (1 - u). By the
-inequality of arithmetic and geometric means, this product is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, which
-is at most 1 if t >= u. The clusters need not have the same distribution, and their order does not matter. The bound
-also holds for a mixture of bets with weights fixed in advance, so by Markov's inequality the mixture's wealth reaches
-1/alpha with probability at most alpha. This wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating means
-of bounded random variables by betting" (2024), with constant bets. Each f_i increases in u.
+The clusters are independent. The expectation of the product of all f_i(u) is therefore the product of all 1 - g w_i
+(mu_i - u) / (1 - u). By the inequality of arithmetic and geometric means, the product is at most (1 - g sum(w_i (mu_i -
+u)) / (n (1 - u)))^n, where n is the number of clusters. If t >= u, this is at most 1. The clusters need not have the
+same distribution, and their order does not matter. The bound also holds for a mixture of bets with weights fixed in
+advance. By Markov's inequality, the wealth of the mixture is therefore at least 1/alpha with probability at most alpha.
+With constant bets, this wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random
+variables by betting" (2024). Each f_i increases in u.
 
 By the same argument with g = 1, the probability that all numbers are zero is at most p0(u) = prod (1 - u) / (1 - u +
-w_i u). For clusters of equal size this is (1 - u)^n, the probability for independent numbers in {0, 1}. If all numbers
-are zero, the test rejects "t >= u" if p0(u) <= alpha. If some number is positive, it rejects if p0(u) < alpha and the
-wealth reaches 1 / (alpha - p0(u)). The test's total error is at most alpha. So the bound for all zeros is exact.
+w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability for independent numbers in {0, 1}. If all
+numbers are zero, the test rejects "t >= u" if p0(u) <= alpha. If some number is positive, the test rejects "t >= u" if
+p0(u) < alpha and the wealth is at least 1 / (alpha - p0(u)). The test's total error is at most alpha. So the bound for
+all zeros is exact.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
     """Two-sided confidence interval for the mean of numbers in [0, 1] that come in independent clusters.
 
     Numbers within a cluster may depend on each other in any way, and the clusters may differ in distribution. The sizes
-    are fixed, or random and independent of the numbers. The interval covers the mean with probability at least
-    1 - alpha for every number of clusters; see the module for the proof.
+    are fixed, or random and independent of the numbers. For every number of clusters, the interval covers the mean with
+    probability at least 1 - alpha. The proof is in the docstring of the module.
 
     Args:
         totals: sum of the numbers of each cluster, [N], in [0, size]; taken as exact.
@@ -59,11 +61,11 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:
-        (lower, upper). If all numbers are 0 and all sizes are equal, the bounds are (0, 1 - (alpha / 2)^(1/N)), as for
+        (lower, upper). If all numbers are 0 and all sizes are equal, the interval is (0, 1 - (alpha / 2)^(1/N)), as for
         N binary numbers.
 
     Raises:
-        InputError: no clusters, a value out of range or not finite, or shapes that differ.
+        InputError: there are no clusters, a value is out of range or not finite, or the shapes differ.
         InputTypeError: values that are not numbers.
 
     >>> lower, upper = bounded_mean_interval([0.0] * 100, 1, 0.05)

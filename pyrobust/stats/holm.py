@@ -13,14 +13,16 @@ from pyrobust.errors import InputError
 def holm(p_values: Iterable[float]) -> list[float]:
     """Adjust p-values of several tests: rejecting at adjusted values ≤ alpha makes an error with probability ≤ alpha.
 
-    With p₍₁₎ ≤ … ≤ p₍ₘ₎ the i-th adjusted value is max over j ≤ i of min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). The
-    probability that any true hypothesis is rejected is at most alpha however the tests depend on each other.
+    Let p₍₁₎ ≤ … ≤ p₍ₘ₎ be the sorted p-values. The i-th adjusted value is the maximum over j ≤ i of min(1, (m − j +
+    1)·p₍ⱼ₎) (Holm, 1979). The probability that any true hypothesis is rejected is at most alpha however the tests
+    depend on each other.
 
     Args:
-        p_values: [m], in [0, 1], each valid for its own test.
+        p_values: [m], in [0, 1]; each is a valid p-value of its own test.
 
     Returns:
-        [m], the adjusted values in the order given, rounded up; reject a hypothesis if its value is at most alpha.
+        The adjusted values [m], in the order of ``p_values``, rounded up. Reject a hypothesis if its adjusted value is
+        at most alpha.
 
     Raises:
         InputError: a value is NaN or out of range.

@@ -1,7 +1,7 @@
 """Exact outcome probabilities of a sequential rule, by dynamic programming over the number of successes.
 
 The distribution of the number of successes is propagated from look to look, and the decided probability mass is removed
-at each look. No probability is subtracted from another: every value is a sum of products of positive doubles, so
+at each look. No probability is subtracted from another. Every value is a sum of products of positive doubles, so
 relative errors only add up. These errors grow by at most a few units of rounding per sample. Mass in the far tails is
 dropped, and its amount is recorded.
 """

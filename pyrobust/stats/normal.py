@@ -1,8 +1,8 @@
 """Normal quantiles, rounded down.
 
-As for the binomial bounds, the library function's value is only a first guess. The returned quantile is proved by
-bounding its normal probability in decimal arithmetic with as many digits as needed; if no guess passes, -inf is
-returned.
+As for the binomial bounds, the library function's value is only a first guess. The returned quantile is proved: its
+normal probability is bounded in decimal arithmetic with as many digits as needed. If no guess passes this proof, -inf
+is returned.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
         smaller than z by at most 4 MARGIN * |z| plus 8 units in the last place; for p = 1/2, it is exactly 0.0.
 
     Raises:
-        InputError: a probability is 1 or larger; its quantile would be infinite.
+        InputError: a probability is 1 or larger, so that its quantile would be infinite.
         InputTypeError: p is not a real number.
 
     >>> f"{normal_quantile_lower(0.975):.6f}"

@@ -6,12 +6,12 @@ sequence of outcomes is
     P(K) = K! / (K - A)! * (N - K)! / (N - K - F)! * (N - n)! / N!.
 
 The Krichevsky-Trofimov mixture Q = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(n + 1)) is the probability of the same
-sequence if K is drawn from a beta-binomial prior. W(K) = Q / P(K) is a test martingale for the true K: it starts at 1
-and ever reaches 1/alpha with probability at most alpha (Ville, 1939). The set of all K with W(K) < 1/alpha is the
-confidence sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020): it may be
-inspected after any example, any number of times, and at n = N it contains only the true K. P is log-concave in K, so
-the sequence is an interval at each n. The ends of this interval are found by bisection from the K that maximises P;
-this K is the integer part of A (N + 1) / n.
+sequence if K is drawn from a beta-binomial prior. For the true K, W(K) = Q / P(K) is a test martingale: it starts at 1,
+and the probability that it is ever 1/alpha or more is at most alpha (Ville, 1939). The set of all K with W(K) < 1/alpha
+is the confidence sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020). It
+may be inspected after any example, any number of times. At n = N, it contains only the true K. P is log-concave in K,
+so the sequence is an interval at each n. The ends of this interval are found by bisection, which starts at the K that
+maximises P. This K is the integer part of A (N + 1) / n.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def population_sequence(
 ) -> tuple[CountArray, CountArray]:
     """Bounds on the number of successes in a finite population, from members seen in random order, valid at all times.
 
-    For every population, the probability that its number of successes is ever outside the bounds, for any number of
-    members seen, is at most alpha. The order has to be random, with all permutations equally likely; one may inspect
+    For every population, the number of successes is always within the bounds, for all numbers of members seen, with
+    probability at least 1 - alpha. The order has to be random, with all permutations equally likely. One may inspect
     the bounds and stop at any time.
 
     Args:
@@ -46,8 +46,8 @@ def population_sequence(
         alpha: allowed failure probability, in (0, 1).
 
     Returns:
-        (lower, upper), int64 arrays of the broadcast shape, zero-dimensional for scalars: the least and the greatest
-        number of successes in the population, both in [A, N - n + A]. The bounds are never narrower than the exact
+        (lower, upper): bounds on the number of successes in the population, both in [A, N - n + A]. They are int64
+        arrays of the broadcast shape, or zero-dimensional for scalars. The bounds are never narrower than the exact
         bounds.
 
     Raises:

@@ -17,11 +17,13 @@ from pyrobust.stats.stopping import futility_counts
 
 
 def looks(n_max: int) -> tuple[int, ...]:
-    """Sample sizes at which an image is judged: a fixed schedule, so that no decision depends on the batch size.
+    """Sample sizes at which an image is judged.
 
-    The step from one sample size to the next is about 1/16 of the size, and at least 16 samples except for the last
-    step, which ends at n_max. A confidence sequence holds at all sample sizes, so the number of looks costs nothing in
-    alpha; a decision is delayed at most until the next look.
+    The sample sizes are fixed in advance, so that no decision depends on the batch size.
+
+    The step from one sample size to the next is about 1/16 of the sample size, and at least 16 samples. Only the last
+    step, which ends at n_max, may be smaller. A confidence sequence holds at all sample sizes, so additional looks use
+    no part of alpha. A decision is delayed at most until the next look.
 
     Args:
         n_max: last sample size, in [1, 10**9].
@@ -51,12 +53,12 @@ class SequentialRule:
     """Sequential decisions on p >= p0 that depend only on the counts at fixed looks.
 
     Certified: the lower limit of the confidence sequence has reached p0 at some look. A hybrid rule reserves a share of
-    alpha for one Clopper-Pearson bound at n_max and leaves the rest to the sequence, so that both together fail with
-    probability at most alpha (union bound). The larger that share, the fewer successes the Clopper-Pearson bound needs
-    at n_max, and the more evidence the sequence needs at every look.
+    alpha for one Clopper-Pearson bound at n_max. The sequence gets the rest of alpha. By the union bound, the
+    probability that one of the two fails is at most alpha. The larger that share, the fewer successes the
+    Clopper-Pearson bound needs at n_max, and the more evidence the sequence needs at every look.
 
     Given up: a certificate is no longer worth the expected number of samples that it would take
-    (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price of the samples
+    (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha. The price of the samples
     only determines how many certificates are lost. The more alpha is reserved for n_max, the more images have to reach
     n_max to be certified. The price is therefore multiplied by the square of the sequence's share of alpha.
 
@@ -65,10 +67,11 @@ class SequentialRule:
     Attributes:
         n_max: sample size at which sampling ends.
         alpha: probability that an image is falsely certified for at least one p0.
-        hybrid: share of alpha in [0, 1) for the bound at n_max; 0 leaves all of it to the sequence. A share of 0.01
-            costs the sequence almost nothing and gives a better bound at n_max than the sequence's own.
-        price: cost of n_max samples, if the value of a certificate is 1: at 0.5, n_max samples are worth drawing if
-            they give a certificate with probability 1/2. The price is lowered if the sequence has only a part of alpha.
+        hybrid: share of alpha in [0, 1) for the bound at n_max. With 0, the sequence gets all of alpha. A share of 0.01
+            hardly changes the sequence, and gives a better bound at n_max than the sequence does.
+        price: cost of n_max samples in units of the value of a certificate. With a price of 0.5, for example, n_max
+            samples are worth drawing if they give a certificate with probability 1/2. The price is lowered if the
+            sequence has only a part of alpha.
 
     Raises:
         InputError: n_max, alpha, hybrid or price is out of range.
@@ -126,7 +129,7 @@ class SequentialRule:
             p0: threshold, in (0, 1).
 
         Returns:
-            A frequency in (0, 1]; 2.0 if no count at n_max certifies, so that every image is given up.
+            A frequency in (0, 1]. If no count at n_max certifies, it is 2.0, so that every image is given up.
 
         Raises:
             InputError: p0 is out of range.
@@ -146,8 +149,9 @@ class SequentialRule:
             p0: threshold, in (0, 1).
 
         Returns:
-            Two int64 arrays with one count per look: the smallest count that certifies (above the look's sample size if
-            none does) and the largest that gives the image up (-1 if none does). Read-only, because they are cached.
+            Two int64 arrays with one count per look. The first holds the smallest count that certifies. If no count
+            certifies, it is above the look's sample size. The second holds the largest count at which the image is
+            given up, or -1 if there is none. The arrays are read-only, because they are cached.
 
         Raises:
             InputError: p0 is out of range.

@@ -5,20 +5,21 @@ after A successes and F failures in N trials, the wealth
 
     W(p) = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(N + 1) p^A (1 - p)^F).
 
-If p is the true probability, W is a martingale that starts at 1, so the probability that it ever reaches 1/alpha is at
-most alpha (Ville, 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be inspected after any
-trial, any number of times, and its lower limits may be replaced by their running maximum (Voráček, 2024, uses the
-sequence for certification).
+If p is the true probability, W is a martingale that starts at 1. The probability that W is ever 1/alpha or more is
+therefore at most alpha (Ville, 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be
+inspected after any trial, any number of times. Its lower limits may be replaced by their running maximum. Voráček
+(2024) uses the sequence for certification.
 
-With q = A/N and D(q, p) the Kullback-Leibler divergence, ln W(p) = N D(q, p) - ln(pi N / 2)/2 - h(A) - h(F) - g(N),
-where h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N + 1). At A = N p + d
+Let q be A/N, and let D(q, p) be the Kullback-Leibler divergence. Then ln W(p) = N D(q, p) - ln(pi N / 2)/2 - h(A) -
+h(F) - g(N). Here h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N + 1). At A = N p
++ d
 
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
 and every rounding error is small relative to its own term, because p enters only through d. Newton's method finds d.
-Let S be ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N). The returned limit is valid in spite of rounding: N D is at
-least S, even after N D is lowered by _ROUNDING times the size of its terms, and S is raised by _ROUNDING times the size
-of its terms.
+Let S be ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N). The returned limit is valid in spite of rounding. For this,
+N D is lowered by _ROUNDING times the size of its terms, S is raised by _ROUNDING times the size of its terms, and N D
+must still be at least S.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ _NAMES: Final = ("successes", "trials")
 def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.ArrayLike) -> FloatArray:
     """Lower limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
-    Solves W(p) = 1/alpha for p < A/N and rounds down; 0 for A = 0. For any true proportion, the probability that the
-    limit ever exceeds this proportion, at any N = 1, 2, 3, ..., is at most alpha (Ville, 1939).
+    The limit is the solution p < A/N of W(p) = 1/alpha, rounded down. For A = 0, it is 0. For any true proportion, the
+    probability that the limit exceeds this proportion at any N = 1, 2, 3, ... is at most alpha (Ville, 1939).
 
     Args:
         successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
@@ -146,7 +147,7 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
 
     Returns:
         Float64 array of the broadcast shape, zero-dimensional for scalars. The result is never above the exact limit p.
-        It is below p by at most 2**-35 min(p, 1 - p) + 2**-49 p; for alpha >= 1e-7, it is below p by at most 2**-40
+        It is below p by at most 2**-35 min(p, 1 - p) + 2**-49 p. For alpha >= 1e-7, it is below p by at most 2**-40
         min(p, 1 - p) + 2**-49 p.
 
     Raises:
@@ -169,9 +170,9 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
 def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.ArrayLike) -> FloatArray:
     """Upper limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
-    Solves W(p) = 1/alpha for p > A/N and rounds up; 1 for A = N. The limit equals 1 minus the lower limit for the
-    failures, but is computed without the cancellation of that subtraction. The lower and the upper limit hold together
-    with probability at least 1 - alpha, because both come from the same wealth W.
+    The limit is the solution p > A/N of W(p) = 1/alpha, rounded up. For A = N, it is 1. The limit equals 1 minus the
+    lower limit for the failures, but is computed without the cancellation of that subtraction. The lower and the upper
+    limit hold together with probability at least 1 - alpha, because both come from the same wealth W.
 
     Args:
         successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
@@ -238,8 +239,9 @@ def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[C
         alpha: allowed failure probability of the sequence, in (0, 1).
 
     Returns:
-        Two int64 arrays of N's shape: the smallest A whose sequence_lower is at least p0 (N + 1 if none), and the
-        largest A whose sequence_upper is below p0 (-1 if none).
+        Two int64 arrays of N's shape. The first holds the smallest A for which ``sequence_lower`` is at least p0, or N
+        + 1 if there is none. The second holds the largest A for which ``sequence_upper`` is below p0, or -1 if there is
+        none.
 
     Raises:
         InputError: a value is out of range.

@@ -1,8 +1,8 @@
 """Stopping for futility: when further samples of an image cost more than their possible certificate is worth.
 
-This is optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for the choice between
-a known and an unknown coin). A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The value
-of an undecided count is the expected value at the next look minus the price of the samples until then. If this
+This is optimal stopping by backward dynamic programming (Bellman, 1957). Chernoff and Ray (1965) treat the choice
+between a known and an unknown coin. A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The
+value of an undecided count is the expected value at the next look minus the price of the samples until then. If this
 difference is not positive, the image is given up. Nothing here is rounded outward, because giving up certifies nothing.
 In very rare cases, a count may differ by one between processors.
 """
@@ -65,10 +65,10 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 
 
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
-    """Largest count at which the image is given up at each look, int64; below the look's sample size, or -1 if none.
+    """Largest count at which the image is given up at each look, int64; below the look's sample size (-1: no count).
 
-    ``certified`` holds the smallest certifying count of each look, ``target`` is the smallest frequency that certifies
-    at the last look, in (0, 1], and ``price`` is the price of one sample, in certificates.
+    ``certified`` holds the smallest certifying count of each look. ``target`` is the smallest frequency that certifies
+    at the last look, in (0, 1]. ``price`` is the price of one sample, in units of the value of a certificate.
     """
     n, certifying = np.asarray(looks, dtype=np.int64), np.asarray(certified, dtype=np.int64)
     n_max = int(n[-1])

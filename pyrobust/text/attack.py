@@ -33,13 +33,14 @@ class WordAttack(ABC):
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. The model
             runs without gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. These functions
+        constraints: functions (words, position, substitute) -> bool, as for ``word_substitutions``. These functions
             define the substitution sets, so a certificate for these sets must use the same constraints.
         text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. These
             functions restrict only the attack.
         max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
             rounded down.
-        max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
+        max_queries: largest number of queries for each attacked text. It includes the query of the original text, and
+            is never exceeded.
         batch_size: largest number of texts in one call of the model.
 
     Raises:
@@ -77,21 +78,21 @@ class WordAttack(ABC):
     def attack(
         self, texts: Iterable[str], y: Any, targeted: bool = False, target_labels: Any = None
     ) -> WordAttackResult:
-        """Attack each text that the model classifies correctly; if targeted, each text not yet predicted as its target.
+        """Attack each text that is classified correctly; if targeted, each text that is not predicted as its target.
 
         The texts do not influence each other, although those under attack share batches. Rounding in a batch cannot
-        cause a success: a text whose two largest logits are too close is run again alone, which counts as a query.
-        Apart from such repetitions, the attack on one text never sends the same text to the model twice. The same
-        arguments give the same result.
+        cause a success. If the two largest logits of a text are too close, the text is run again alone, and this counts
+        as a query. Apart from such repetitions, the attack on one text never sends the same text to the model twice.
+        The same arguments give the same result.
 
         Args:
             texts: N strings.
             y: labels [N], integers.
-            targeted: seek texts that are predicted as ``target_labels``.
+            targeted: whether to search for texts that are predicted as ``target_labels``.
             target_labels: [N], integers, for a targeted attack.
 
         Raises:
-            InputError: wrong numbers of labels, or a label that is not a class of the model.
+            InputError: the number of labels is wrong, or a label is not a class of the model.
             InputTypeError: texts or labels of the wrong type.
             ModelError: the model does not return a row of logits for each text. An exception raised by the model
                 reaches the caller unchanged.

@@ -81,12 +81,13 @@ def certify_words(
 ) -> WordBounds:
     r"""Bound a text classifier's margins over all word substitutions at once.
 
-    The texts are the product :math:`S_1 \times \dots \times S_L` of the sets of words allowed at each position, as in
-    Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified
-    robustness to symbol substitutions via interval bound propagation" (both 2019). The number of texts is exponential
-    in L, but all texts are bounded in one pass. Both papers propagate the interval of each coordinate over the words.
-    Here, linear functions of the word vectors are bounded over the words themselves: before the first nonlinear layer
-    and, with "crown" and "crown-ibp", also at the output. The minimum of a linear bound A·x + b is
+    The texts form the product :math:`S_1 \times \dots \times S_L`, where :math:`S_i` is the set of words allowed at
+    position i, as in Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving
+    verified robustness to symbol substitutions via interval bound propagation" (both 2019). The number of texts is
+    exponential in L, but all texts are bounded in one pass. Both papers propagate the interval of each coordinate over
+    the words. Here, linear functions of the word vectors are bounded over the words themselves. This is done before the
+    first nonlinear layer. With "crown" and "crown-ibp", it is also done at the output. The minimum of a linear bound
+    A·x + b is
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
@@ -98,19 +99,20 @@ def certify_words(
         substitutions: for each text the words at each position, the original first; see ``word_substitutions``.
         y: labels, [N].
         max_substitutions: largest number of words replaced at once, at least 0; None for no limit.
-        method: "ibp", "crown-ibp" or "crown" (see ``BoundedModel``), or "cascade" for these in turn, each on the texts
-            that are still undecided; each margin keeps its best bound. Default: "crown". Here, both "crown" and "ibp"
-            minimize the first layer over the words, and "crown" costs little more than "ibp".
-        sound: this and the next two arguments are as for ``BoundOptions``.
+        method: "ibp", "crown-ibp" or "crown" (see ``BoundedModel``), or "cascade" for these methods in turn. "cascade"
+            runs each method on the texts that are still undecided, and each margin keeps its best bound. By default,
+            the method is "crown". Here, both "crown" and "ibp" minimize the first layer over the words, and "crown"
+            costs little more than "ibp".
+        sound: as for ``BoundOptions``, as are the next two arguments.
         semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
 
     Returns:
         WordBounds. Bounds are -inf (nothing is proved) where a vector of an allowed word is not finite. Words with the
-        same index, such as all out-of-vocabulary words, count as one word.
+        same index count as one word; for example, all out-of-vocabulary words do.
 
     Raises:
-        InputError: a value out of range, or a position without words.
+        InputError: a value is out of range, or a position has no words.
         InputTypeError: an argument of the wrong type.
         ModelError: the network cannot be bounded, see ``BoundedModel``, or the embedding fails.
 
@@ -151,7 +153,7 @@ def certified_substitutions(
 
     Args:
         classifier: embedding and network.
-        substitutions: this and the other arguments are as for ``certify_words``.
+        substitutions: as for ``certify_words``, as are the other arguments.
         y: labels, [N].
         method: method of the bounds.
         sound: True for proved bounds.
@@ -159,8 +161,8 @@ def certified_substitutions(
         memory_limit: largest number of bytes that the bounds may use.
 
     Returns:
-        int64 [N]: largest proved number of replaced words; -1 where the text itself is not proved to have its class. If
-        all substitutions are certified, this is the number of positions that have a substitute.
+        int64 [N]: the largest proved number of replaced words, or -1 where the text itself is not proved to have its
+        class. If all substitutions are certified, this is the number of positions that have a substitute.
 
     Raises:
         InputError, InputTypeError, ModelError: as for ``certify_words``.
@@ -218,7 +220,7 @@ class Problem:
         return list(self._bounded.values())
 
     def bounds(self, chosen: Tensor, changes: Tensor) -> Tensor:
-        """Lower bounds of the margins of chosen texts with at most the given number of changes each, [n, K − 1]."""
+        """Lower bounds [n, K − 1] of the margins of chosen texts, each with at most the given number of changes."""
         with evaluation_mode(self._network):
             return self._in_parts(chosen, changes)
 

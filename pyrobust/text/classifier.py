@@ -14,11 +14,11 @@ from pyrobust.text.substitutions import is_word, split_words
 
 
 class WordClassifier:
-    """A classifier of texts that chains ``split_words``, each word's index, its vector, and a network over the vectors.
+    """A text classifier: it splits a text into words, maps words to indices, indices to vectors, and applies a network.
 
     Called with texts, the classifier returns their logits, which attacks need. Certificates need the embedding and the
-    network. A model that takes indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an
-    ``nn.Sequential``, or modules that call the two halves of the model's forward pass.
+    network. A model that takes indices is passed in two parts. For an ``nn.Sequential``, they are ``embedding=model[0],
+    network=model[1:]``. For any other model, they are modules that call the two halves of its forward pass.
 
     Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of
     different lengths are classified and bounded separately, so no mask is needed. Only texts shorter than ``shortest``
@@ -39,7 +39,8 @@ class WordClassifier:
         embedding, network, shortest: as given.
 
     Raises:
-        InputError: a value out of range, or an embedding with ``max_norm``, which changes its weights when used.
+        InputError: a value is out of range, or the embedding has a ``max_norm``, which changes the weights when the
+            embedding is used.
         InputTypeError: an argument of the wrong type.
 
     >>> model = nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2)).eval()
@@ -93,11 +94,12 @@ class WordClassifier:
         """Distinct word indices at each position of the network's input for one text, the original word's index first.
 
         Args:
-            substitutions: the words at each position, the original first, as from ``word_substitutions``.
+            substitutions: the words at each position, with the original word first, as returned by
+                ``word_substitutions``.
 
         Raises:
-            InputError: a position without words, or an entry that ``split_words`` does not read as exactly one word;
-                such an entry would shift the positions that the classifier sees.
+            InputError: a position has no words, or ``split_words`` does not split an entry into exactly one word. Such
+                an entry would shift the positions in the input of the network.
             InputTypeError: words that are not strings.
 
         >>> parts = nn.Embedding(4, 2), nn.Flatten()
@@ -124,8 +126,8 @@ class WordClassifier:
         """The vectors of these indices, [N, ...].
 
         Raises:
-            ModelError: the embedding fails, does not return a vector for each index, or returns a vector that depends
-                on other indices.
+            ModelError: the embedding fails, does not return one vector for each index, or returns a vector that depends
+                on the other indices.
         """
         device = next((t.device for t in (*self.embedding.parameters(), *self.embedding.buffers())), None)
         asked = torch.tensor(indices, dtype=torch.int64, device=device)
@@ -176,7 +178,7 @@ class WordClassifier:
 
 
 def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Tensor [N, K, L] of the indices of texts of equal length; short lists are padded with their first index.
+    """Return a tensor [N, K, L] of the indices of texts of equal length; short lists are padded with their first index.
 
     Args:
         texts: for each text, the indices at each position; see ``WordClassifier.indices``.

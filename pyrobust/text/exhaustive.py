@@ -17,9 +17,9 @@ from .substitutions import Synonyms, WordConstraint
 class ExhaustiveSubstitution(WordAttack):
     """Try every combination of substitutes, those with the fewest changed words first.
 
-    The distances are exact: a success changes the fewest words possible, and a failure shows that the classifier, run
-    in batches, is right on every combination that ``max_changed`` and the constraints allow. The enumeration suits
-    short texts, and serves to check other attacks and certificates.
+    The distances are exact. A success changes the smallest possible number of words. A failure shows that the
+    classifier, run in batches, is correct on every combination that ``max_changed`` and the constraints allow. The
+    enumeration suits short texts, and serves to check other attacks and certificates.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2; see ``WordSubstitution``.
@@ -33,7 +33,7 @@ class ExhaustiveSubstitution(WordAttack):
         batch_size: largest number of texts in one call of the model.
 
     Raises:
-        InputError: an argument out of range; when attacking, a text with more combinations than ``most_texts``.
+        InputError: an argument is out of range, or an attacked text has more combinations than ``most_texts``.
         InputTypeError: an argument of the wrong type.
 
     >>> def model(texts):  # class 1 if at least one of the words is in the text

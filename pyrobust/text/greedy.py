@@ -22,13 +22,14 @@ class WordSubstitution(WordAttack):
     r"""Greedy word substitution with importance ranking, the scheme of TextFooler.
 
     Jin, Jin, Zhou and Szolovits (2020), "Is BERT really robust?", algorithm 1: words are ranked by how much the margin
-    :math:`z_y - \max_{j \ne y} z_j` falls when the word is deleted; then, for each word in that order, the substitute
-    with the lowest margin is kept if it lowers the margin. The search stops at the first text that is misclassified.
-    For two classes, this order of the words equals TextFooler's, which uses the probability of the label.
+    :math:`z_y - \max_{j \ne y} z_j` decreases when the word is deleted. The words are then visited in this order. At
+    each word, the substitute with the lowest margin is kept if it lowers the margin. The search stops at the first text
+    that is misclassified. For two classes, this order of the words equals TextFooler's, which uses the probability of
+    the label.
 
-    The attack differs from TextFooler in its number of queries: it ranks only words that have substitutes (and skips
-    the ranking if only one word has any). Without a ``similarity``, it tries the substitutes of a word in the order of
-    ``synonyms``, and stops once one succeeds.
+    The attack differs from TextFooler in its number of queries. It ranks only words that have substitutes, and does not
+    rank if only one word has substitutes. Without a ``similarity``, it tries the substitutes of a word in the order of
+    ``synonyms``, and stops at the first success.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. The model
@@ -51,8 +52,7 @@ class WordSubstitution(WordAttack):
             rounded down.
         max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
         at_once: number of a word's substitutes in one request. Requests for different texts always share batches. If
-            few texts are attacked, a larger ``at_once`` enlarges the batches, but it spends queries beyond the first
-            success.
+            few texts are attacked, a larger ``at_once`` gives larger batches, but also queries after the first success.
         batch_size: largest number of texts in one call of the model.
 
     Raises:

@@ -54,7 +54,7 @@ class WordAttackResult(Tabular):
 
     @property
     def distance(self) -> tuple[float, ...]:
-        """Number of substituted words that sufficed: 0 for texts left alone, inf where the attack failed."""
+        """Number of words that the attack substituted: 0 for texts that were not attacked, inf where it failed."""
         rows = zip(self.attacked, self.success, self.changed, strict=True)
         return tuple(
             float(len(changed)) if success else math.inf if attacked else 0.0 for attacked, success, changed in rows
@@ -67,7 +67,7 @@ class WordAttackResult(Tabular):
 
     @property
     def robust_accuracy(self) -> float:
-        """Number of texts attacked without success, divided by the number of all texts; NaN for no texts.
+        """Number of texts attacked without success, divided by the number of all texts; NaN if there are no texts.
 
         Without targets, this is the share of texts that are classified correctly both before and after the attack.
         """

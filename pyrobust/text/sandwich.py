@@ -115,7 +115,7 @@ class WordSandwich(Tabular):
         """Raise if a certificate is refuted.
 
         Raises:
-            CrossingError: a certificate is refuted; the message names the first such text.
+            CrossingError: a certificate is refuted. The message names the first text with a refuted certificate.
         """
         if not self.crossings:
             return
@@ -193,7 +193,7 @@ def word_sandwich(
         texts: N strings.
         y: labels [N].
         method: method of the bounds, see ``certify_words``.
-        semantics: "float32" for certificates of the deployed forward pass, "real" for certificates of the network in
+        semantics: "float32" for certificates of the deployed forward pass, or "real" for certificates of the network in
             exact arithmetic. The attack is always judged by the forward pass.
         memory_limit: bytes that the bounds may use.
 
@@ -201,8 +201,8 @@ def word_sandwich(
         WordSandwich; its ``check`` raises where a certificate is refuted.
 
     Raises:
-        InputError: a value out of range; or a setting, such as TF32, under which "float32" certificates do not cover
-            the forward pass.
+        InputError: a value is out of range, or "float32" certificates do not cover the forward pass under the current
+            settings, such as TF32.
         InputTypeError: an attack on another classifier, or another argument of the wrong type.
         ModelError: the network cannot be bounded, or a part of the classifier fails.
 

@@ -1,4 +1,7 @@
-"""Searches over substitutions; they count and cache their queries of a text classifier, and share batches."""
+"""Searches over substitutions.
+
+The searches share batches. They count and cache their queries of the text classifier.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ Changes: TypeAlias = Mapping[int, str]
 
 
 class Request(NamedTuple):
-    """Texts whose logits a search requests, in a batch shared with other searches or in a batch of their own."""
+    """Texts whose logits a search requests, in a batch shared with other searches or in a separate batch."""
 
     texts: Sequence[str]
     alone: bool = False
@@ -42,8 +45,8 @@ class TextLogits(NamedTuple):
 class TextMargin(NamedTuple):
     """Margin and predicted class of a text; ``close`` says whether rounding in a batch may have decided the class.
 
-    The margin is the label's logit minus the largest other logit or, for a target, the largest other logit minus the
-    target's logit; the margin is infinite where no class is predicted.
+    The margin is the label's logit minus the largest other logit. For a target, it is the largest other logit minus the
+    target's logit. The margin is infinite where no class is predicted.
     """
 
     margin: float
@@ -163,13 +166,16 @@ class TextSearch:
         return "".join(pieces)
 
     def without(self, position: int) -> str:
-        """The text without one word and the gap before it (for the first word, the gap after it)."""
+        """Return the text without one word and the gap before this word (for the first word, the gap after it)."""
         pieces = self._pieces.copy()
         pieces[2 * position + 1] = pieces[2 * position if position else 2] = ""
         return "".join(pieces)
 
     def judge(self, texts: Sequence[str]) -> Query[list[TextMargin]]:
-        """Judge texts, sending each text once; if too few queries remain for all texts, judge only the first texts."""
+        """Judge texts; send each text only once.
+
+        If too few queries remain for all texts, only the first texts are judged.
+        """
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._judged}
         sent = list(unknown)[: int(min(len(unknown), self._budget - self.queries))]
@@ -181,7 +187,11 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
-        """The judgement of a text, confirmed by running the text alone if ``close``; None if no query is left."""
+        """Return the judgement of a text.
+
+        A ``close`` judgement is first confirmed by running the text alone. If no query is left for this, None is
+        returned.
+        """
         if not judgement.close:
             return judgement
         if self.queries >= self._budget:

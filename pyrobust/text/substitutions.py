@@ -42,7 +42,8 @@ class SplitText:
         """The text with these words in place of its own words.
 
         Args:
-            words: one word for each position; by default the text's own words, which give exactly the original text.
+            words: one word for each position. By default, they are the words of the text, which give exactly the
+                original text.
 
         Raises:
             InputError: a wrong number of words.
@@ -59,9 +60,9 @@ class SplitText:
 def split_words(text: str) -> SplitText:
     r"""Split a text into words and gaps, without loss.
 
-    A word is a run of letters, digits and combining marks, with single hyphens and apostrophes inside it. Replacing
-    words with other words leaves the position of every word unchanged: for the result ``split`` and any words,
-    ``split_words(split.join(words)).words == words``.
+    A word is a run of letters, digits and combining marks, with single hyphens and apostrophes inside it. If words are
+    replaced with other words, the position of every word stays the same. That is, for the result ``split`` and any
+    words, ``split_words(split.join(words)).words == words``.
 
     Args:
         text: any string. In a script without spaces between words, each run of letters is one word.
@@ -87,25 +88,25 @@ def split_words(text: str) -> SplitText:
 def word_substitutions(
     words: Iterable[str], synonyms: Synonyms, constraints: Iterable[WordConstraint] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    r"""The words allowed at each position: the original first, then its substitutes, without repetition.
+    r"""Return the words allowed at each position: the original word, followed by its substitutes, without repetition.
 
-    The sets depend on the original words alone, as in Jia et al. (2019), "Certified robustness to adversarial word
-    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, and do not
-    depend on the order in which an attack chooses the words. An attack and a certificate of one text therefore use
+    The sets depend only on the original words, as in Jia et al. (2019), "Certified robustness to adversarial word
+    substitutions", section 2. The perturbed texts form the product :math:`S(x,1) \times \dots \times S(x,L)`. They do
+    not depend on the order in which an attack chooses the words. An attack and a certificate of one text therefore use
     the same sets.
 
-    A word that the source does not know is looked up in lower case, and its substitutes take its case:
-    "Good" and "GOOD" become "Great" and "GREAT".
+    A word that is missing from the source of synonyms is looked up in lower case. Its substitutes are then written in
+    the case of the word: "Good" and "GOOD" become "Great" and "GREAT".
 
     Args:
         words: the original words, such as ``split_words(text).words``.
         synonyms: a mapping from words to substitutes, or a function; see ``WordNet`` and ``read_synonyms``.
-        constraints: functions (words, position, substitute) -> bool; a substitute is kept if all return True.
+        constraints: functions (words, position, substitute) -> bool. A substitute is kept if all functions return True.
 
     Raises:
         InputTypeError: a word or a substitute that is not a string, or another argument of the wrong type.
-        InputError: a substitute that is not exactly one word by ``split_words``; leaving such a substitute out would
-            make the sets smaller than those of the source.
+        InputError: ``split_words`` does not split a substitute into exactly one word. Such a substitute is not simply
+            omitted, because the sets would then be smaller than the sets of the source.
 
     >>> word_substitutions(["A", "Good", "film"], {"good": ["great", "fine", "great"], "film": ["movie", "film"]})
     (('A',), ('Good', 'Great', 'Fine'), ('film', 'movie'))
