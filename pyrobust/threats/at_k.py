@@ -28,12 +28,12 @@ def success_at_k(
     which at least one attempt succeeded. This share is the unbiased estimate of Chen et al., "Evaluating large language
     models trained on code" (2021). The estimate requires exchangeable attempts whose number was fixed in advance. If
     the attempts at a prompt stopped at the first success, their number depends on the outcome. The prompt's value is
-    then 1 if one of its first k attempts succeeded, else 0; stopping does not change this value. The interval is as in
-    ``threat_success_rate``.
+    then 1 if one of its first k attempts succeeded, and 0 otherwise. Stopping does not change this value. The interval
+    is as in ``threat_success_rate``.
 
     Args:
-        verdicts: as in ``threat_success_rate``, with at least k attempts at each prompt; a prompt whose last attempt
-            succeeded may have fewer.
+        verdicts: as in ``threat_success_rate``, with at least k attempts at each prompt. A prompt whose last attempt
+            succeeded may have fewer attempts.
         k: number of attempts.
         by: a column, or several, as in ``threat_success_rate``.
         confidence: joint confidence level of all intervals.
@@ -44,7 +44,7 @@ def success_at_k(
         ThreatRates.
 
     Raises:
-        InputError: a prompt with fewer than k attempts, or as in ``threat_success_rate``.
+        InputError: a prompt has fewer than k attempts, or one of the errors of ``threat_success_rate`` occurs.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = [ThreatVerdict(str(i), behaviour="b", attempt=i, success=i == 2) for i in range(4)]

@@ -28,7 +28,7 @@ _STEP, _LEAST = 1.05, 1e-9
 
 @dataclass(frozen=True)
 class ThreatComparison:
-    """Success rates against two models, or of two attacks, compared on the behaviours that they have in common.
+    """Comparison of the success rates against two models, or of two attacks, on the behaviours that they share.
 
     Attributes:
         first, second: names of the two models or attacks.
@@ -97,19 +97,20 @@ def compare_models(
 ) -> ThreatComparisons:
     """Compare the success rates against each pair of models on the behaviours that both models have.
 
-    Attacks that write their own prompts send different prompts to different models, so behaviours are paired, not
-    prompts. For each attack and kind of threat, a model's value for a behaviour is the mean over its prompts with this
-    behaviour. The difference for a behaviour is the mean difference over the attacks that both models have. All
-    behaviours have the same weight, so the interval is valid for any number of prompts per behaviour. The interval is
-    that of ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the number of pairs.
+    Attacks that write their own prompts send different prompts to different models. Therefore, behaviours are paired,
+    not prompts. For each attack and kind of threat, a model's value for a behaviour is the mean over the model's
+    prompts with this behaviour. The difference for a behaviour is the mean difference over the attacks that both models
+    have. All behaviours have the same weight, so the interval is valid for any number of prompts per behaviour. The
+    interval is computed by ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the number of
+    pairs.
 
-    The null hypothesis of the p-value is that the reported mean difference is 0. If the difference for every behaviour
-    is -1, 0 or 1, the p-value is that of McNemar's exact test, as in ``metrics.paired_test``. Otherwise it is the
-    smallest error rate at which the interval excludes 0, rounded up by at most 5 %.
+    The null hypothesis of the p-value is that the mean difference is 0. If the difference for every behaviour is -1, 0
+    or 1, the p-value is computed by McNemar's exact test, as in ``metrics.paired_test``. Otherwise it is the smallest
+    error rate at which the interval excludes 0, rounded up by at most 5 %.
 
     Args:
         verdicts: as for ``threat_success_rate``.
-        models: names, two or more; None for all pairs with a common behaviour.
+        models: two or more names; None for all pairs of models with a common behaviour.
         confidence: joint confidence level of all intervals.
         missing: what missing verdicts count as. "bounds": each end and the p-value assume the worst case. "failure" or
             "success": missing verdicts count as this outcome for both models. "exclude": a prompt without judged
@@ -120,7 +121,7 @@ def compare_models(
         ThreatComparisons.
 
     Raises:
-        InputError: fewer than two models, an unknown model, or two models without a common behaviour.
+        InputError: there are fewer than two models, a model is unknown, or two models share no behaviour.
         InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -146,7 +147,7 @@ def compare_attacks(
 
     Args:
         verdicts: as in ``compare_models``.
-        attacks: values of ``group``, two or more; None for all pairs with a common behaviour.
+        attacks: two or more values of ``group``; None for all pairs of attacks with a common behaviour.
         confidence: as in ``compare_models``.
         missing: as in ``compare_models``.
         judge: as in ``compare_models``.

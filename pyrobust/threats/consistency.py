@@ -31,8 +31,8 @@ _MINUS: Final = {ord(dash): "-" for dash in "\u2212\u2013\u2010\u2011"}
 class AnswerRate:
     """A rate over questions with its confidence interval; ``float(rate)`` is the rate.
 
-    The interval is for questions drawn independently from one distribution; the answers to one question may depend on
-    each other in any way.
+    The interval assumes that the questions are drawn independently from one distribution. The answers to one question
+    may depend on each other in any way.
 
     Attributes:
         value: mean over the questions.
@@ -71,17 +71,17 @@ def answer_change_rate(
 ) -> AnswerRate:
     """How often a model's answer changes when its question is paraphrased.
 
-    With answers aᵢ₀ to question i and aᵢ₁, …, aᵢₘ to its paraphrases, the rate is ``(1/N)·Σᵢ (1/mᵢ)·Σⱼ 1[aᵢⱼ ≠ aᵢ₀]``
-    per pair, and ``(1/N)·Σᵢ 1[aᵢⱼ ≠ aᵢ₀ for some j]`` per question. The rate per question grows with the number of
-    paraphrases.
+    Let aᵢ₀ be the answer to question i, and let aᵢ₁, …, aᵢₘ be the answers to its mᵢ paraphrases. The rate per pair is
+    ``(1/N)·Σᵢ (1/mᵢ)·Σⱼ 1[aᵢⱼ ≠ aᵢ₀]``. The rate per question is ``(1/N)·Σᵢ 1[aᵢⱼ ≠ aᵢ₀ for some j]``. The rate per
+    question grows with the number of paraphrases.
 
     Args:
-        groups: for each question, the answers to it (first) and to its paraphrases, at least two in all; or a mapping
-            with such groups as values.
+        groups: one group for each question, or a mapping with such groups as values. A group has at least two answers:
+            the answer to the question, followed by the answers to its paraphrases.
         per: "pair": the mean over questions of the share of paraphrases whose answer differs. "question": the share of
             questions with a differing answer.
-        judge: a function: ``judge(original, other)`` returns whether both answers say the same. Default: answers are
-            texts, compared without case, extra white space, articles and punctuation around words
+        judge: a function: ``judge(original, other)`` returns whether both answers say the same. By default, answers
+            have to be texts. They are compared without case, extra white space, articles and punctuation around words
             (``normalized_answer``).
         confidence: confidence level of the interval, in (0, 1).
 
@@ -89,9 +89,10 @@ def answer_change_rate(
         AnswerRate, with an interval that holds for every number of questions.
 
     Raises:
-        InputError: no groups, a group of fewer than two answers, an unknown ``per``, or a confidence out of range.
-        InputTypeError: a group that is not a sequence, answers that are not texts if there is no judge, or a judge that
-            does not return a bool.
+        InputError: there are no groups, a group has fewer than two answers, ``per`` is unknown, or the confidence is
+            out of range.
+        InputTypeError: a group is not a sequence, an answer is not a text although there is no judge, or the judge does
+            not return a bool.
 
     >>> groups = [["Paris.", "paris", "It is Paris"], ["1969", "In 1969", "1968"], ["The Nile", "Nile", "nile"]]
     >>> rate = answer_change_rate(groups)

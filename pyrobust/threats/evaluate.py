@@ -30,12 +30,12 @@ def evaluate_threat(
 ) -> ThreatVerdicts:
     """Send each prompt to a function, once per attempt, and judge the answers; everything is kept in memory.
 
-    For models behind a server, for limits and parallel calls, and for runs that can be resumed after a kill, use
-    inspect-ai through ``threat_task``.
+    Use inspect-ai through ``threat_task`` for models behind a server, for limits and parallel calls, and for runs that
+    can be resumed after a kill.
 
     Args:
-        model: a function from a prompt, or the messages of a chat, to the answer; the function is called with
-            ``attempt=`` if it has an argument of that name. An exception counts as a missing verdict.
+        model: a function that maps a prompt, or the messages of a chat, to the answer. If the function has an argument
+            ``attempt``, it is called with ``attempt=``. An exception counts as a missing verdict.
         prompts: the prompts, or a ``Threat``, which has a number of attempts.
         judge: a rule's name or a function (``rule_judge``), or a ``ModelJudge``.
         name: name of the model; by default the function's name, with a hash of its code.
@@ -45,7 +45,7 @@ def evaluate_threat(
         ThreatVerdicts, one for each attempt.
 
     Raises:
-        InputError: an argument is out of range, or a judge needs targets that prompts lack.
+        InputError: an argument is out of range, or a judge needs targets and a prompt has none.
         InputTypeError: an argument of the wrong type.
         ModelError: the first 20 calls fail.
         MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
@@ -86,7 +86,7 @@ def evaluate_threat(
 
 
 def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdicts:
-    """Have another judge evaluate the answers of a log; the attacked model is not asked, and the log stays as it is.
+    """Judge the answers of a log by another judge; the attacked model is not called, and the log is not changed.
 
     Args:
         log: a log of inspect-ai, or a run file of earlier versions; untrusted.
@@ -97,8 +97,8 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
         pass ``judge=`` when computing rates.
 
     Raises:
-        FileFormatError: the file is missing, damaged or of a format without answers.
-        InputError: the log has verdicts of the same judge, or a judge needs targets that the log lacks.
+        FileFormatError: the file is missing or damaged, or its format has no answers.
+        InputError: the log already has verdicts of this judge, or the judge needs targets and the log has none.
         InputTypeError: not a judge.
         MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
 

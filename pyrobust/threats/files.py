@@ -24,13 +24,14 @@ BEGIN: Final = json.dumps({"pyrobust": KIND})[:-1].encode()
 def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, replace: bool = False) -> None:
     """Write verdicts atomically: as JSON Lines, or Parquet if the name ends in ``.parquet``.
 
-    The first line of JSON Lines names the format and its version; each other line is one verdict, an object with the
-    columns of ``ThreatVerdict`` and, if it has any, its ``extras``. A Parquet file has these columns and one for each
-    name among the extras; writing it needs pandas and pyarrow.
+    The first line of a JSON Lines file names the format and its version. Each other line is one verdict: an object with
+    the columns of ``ThreatVerdict`` and, if there are any, the ``extras`` of the verdict. A Parquet file has the
+    columns of ``ThreatVerdict``, and one column for each name among the extras. To write it, pandas and pyarrow are
+    needed.
 
     Args:
         verdicts: the table to write.
-        path: the file. A file that this function wrote as JSON Lines may be overwritten; any other existing file is
+        path: the file. A JSON Lines file that this function wrote is overwritten. Any other existing file is
             overwritten only with ``replace``.
         replace: whether to overwrite any file.
 

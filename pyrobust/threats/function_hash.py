@@ -15,13 +15,13 @@ _BUILT_IN = types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 
 
 def function_hash(function: Any) -> str:
-    """SHA-256 of a function's code and of the values stored in it, in hex; "" for built-in functions.
+    """Return the SHA-256 of a function's code and of the values stored in it, in hex; "" for built-in functions.
 
-    The hash covers the code that ``code_hash`` covers, and the byte code of lambdas and of functions without a source
-    file (from an interactive session or a notebook). It also covers values in the function's closure, its defaults and
-    the arguments of ``functools.partial``: numbers, texts, functions, tuples of these, and the names of built-in
-    functions. It does not cover objects and containers that may change, such as lists, nor variables that the function
-    itself sets, since these variables may be counters or logs.
+    The hash covers the same code as ``code_hash``. It also covers the byte code of lambdas, and of functions without a
+    source file (from an interactive session or a notebook). Some values are covered as well: numbers, texts, functions,
+    tuples of these, and the names of built-in functions. They are covered if they are in the function's closure, in its
+    defaults, or in the arguments of ``functools.partial``. Objects and containers that may change, such as lists, are
+    not covered. Variables that the function itself sets are not covered either, since they may be counters or logs.
 
     Args:
         function: any callable.

@@ -25,10 +25,10 @@ _MOST_LABELS: Final = 10**7
 def labelled_success_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95
 ) -> ThreatRates:
-    """Success rate by human labels: over the rows that have a ``human_label``, which replaces the judge's verdict.
+    """Compute the success rate by human labels: over the rows with a ``human_label``, in place of the judge's verdict.
 
     The judge's errors do not influence this rate. The labelled answers have to be a random sample of the judged
-    answers; where behaviours have several attempts, sample whole behaviours.
+    answers. If behaviours have several attempts, sample whole behaviours.
 
     Args:
         verdicts: a table with labels.
@@ -39,7 +39,7 @@ def labelled_success_rate(
         ThreatRates.
 
     Raises:
-        InputError: no labels, an unknown column, or a confidence outside (0, 1).
+        InputError: there are no labels, a column is unknown, or the confidence is outside (0, 1).
         InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -130,10 +130,12 @@ class JudgeAccuracy:
     """Accuracy of a judge with exact confidence intervals, as returned by ``judge_accuracy``.
 
     Attributes:
-        sensitivity: share of successes that the judge calls successes; without successes, NaN with the interval [0, 1].
-        specificity: share of failures that the judge calls failures; without failures, NaN with the interval [0, 1].
-        informative: whether sensitivity + specificity > 1 is established at level alpha. A judge that guesses has the
-            sum 1, so unless the sum is shown to exceed 1, the verdicts may be guesses.
+        sensitivity: share of successes that the judge calls successes. If there are no successes, it is NaN with the
+            interval [0, 1].
+        specificity: share of failures that the judge calls failures. If there are no failures, it is NaN with the
+            interval [0, 1].
+        informative: whether sensitivity + specificity > 1 is proved at level alpha. For a judge that guesses, this sum
+            is 1. If it is not proved to exceed 1, the verdicts may therefore be guesses.
         alpha: upper bound on the probability that a single interval misses the true share.
     """
 
@@ -154,7 +156,7 @@ def _lower(successes: int, n: int, alpha: float) -> float:
 
 
 def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
-    """Estimate the sensitivity and specificity of a judge, with the interval of Clopper and Pearson (1934) for each.
+    """Estimate the sensitivity and the specificity of a judge, each with the interval of Clopper and Pearson (1934).
 
     The labelled successes are assumed to be independent draws, and so are the labelled failures. Labels of examples
     that were selected by the judge's verdicts give no estimate of sensitivity and specificity.

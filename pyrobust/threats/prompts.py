@@ -23,8 +23,8 @@ class ThreatPrompt:
     Attributes:
         id: identifier, unique within the threat.
         prompt: the text that is sent.
-        behaviour: the goal of the attack; if empty, the prompt. For the intervals, prompts with the same behaviour are
-            one cluster.
+        behaviour: the goal of the attack. If it is empty, the prompt is the behaviour. For the intervals, prompts with
+            the same behaviour are one cluster.
         group: the attack's method, or the probe.
         category: category of the behaviour.
         target: the text that a judge compares the answer with: the fact, or the output that an injection aims at.
@@ -68,14 +68,14 @@ class Threat:
     """Prompts, and the number of attempts at each.
 
     Attributes:
-        prompts: given as strings, chats (lists of messages with "role" and "content", the last one from the user),
-            mappings with the fields of ``ThreatPrompt``, or ``ThreatPrompt`` objects. Prompts without an id are
-            numbered; fields with other names are kept in ``extra``.
+        prompts: the prompts, as strings, chats, mappings with the fields of ``ThreatPrompt``, or ``ThreatPrompt``
+            objects. A chat is a list of messages with "role" and "content", and its last message is from the user.
+            Prompts without an id are numbered. Fields with other names are kept in ``extra``.
         attempts: number of attempts at each prompt.
         source: the file that the prompts were read from, or a name.
 
     Raises:
-        InputError: no prompt, an empty prompt, or a repeated id.
+        InputError: there is no prompt, a prompt is empty, or an id occurs twice.
         InputTypeError: fields of other types.
 
     >>> threat = Threat(["Pick a lock.", {"prompt": "Pick a lock!", "behaviour": "locks"}], attempts=3)
@@ -112,8 +112,8 @@ class Threat:
             threat: kind of threat for prompts that do not name one.
 
         Raises:
-            FileFormatError: the file is missing, damaged, too large or empty, or repeats an id; the message names the
-                line.
+            FileFormatError: the file is missing, damaged, too large or empty, or an id occurs twice. The message names
+                the line.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,9 @@ class Threat:
         return summary(self, prompts=len(self.prompts), attempts=self.attempts, behaviours=behaviours)
 
     def each_attempt(self) -> Iterator[tuple[str, ThreatPrompt, int]]:
-        """Id, prompt and number of each attempt; word-for-word repetitions of a prompt continue its numbering.
+        """Yield id, prompt and number of each attempt.
+
+        If a prompt occurs again, word for word, the numbering of its attempts continues.
 
         >>> [(id, number) for id, _, number in Threat(["a", "a"], attempts=2).each_attempt()]
         [('0#0', 0), ('0#1', 1), ('1#0', 2), ('1#1', 3)]

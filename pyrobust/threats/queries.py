@@ -1,4 +1,4 @@
-"""Number of queries until an attack succeeds; an attempt without success gives only a lower bound on this number."""
+"""Number of queries until an attack succeeds; a failed attempt gives only a lower bound on this number."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 class QueriesToSuccess:
     """Number of queries until an attack succeeds, as returned by ``queries_to_success``.
 
-    The intervals need no assumption about censored attempts, which ended before the budget without success, or have no
-    verdict or count. The lower ends of the intervals count each censored attempt as a success at its next query (for
-    the mean, at its last query); the upper ends count each censored attempt as a failure within the budget. The
-    estimates themselves are those of Kaplan and Meier (1958), which assume that censored attempts are like all other
-    attempts.
+    An attempt is censored if it ended before the budget without success, or has no verdict or count. The intervals need
+    no assumption about censored attempts. The lower ends of the intervals count each censored attempt as a success at
+    its next query (for the mean, at its last query). The upper ends count each censored attempt as a failure within the
+    budget. The estimates themselves are computed after Kaplan and Meier (1958). They assume that censored attempts do
+    not differ from the other attempts.
 
     Attributes:
         budget: number of queries up to which successes count.
@@ -69,14 +69,15 @@ def queries_to_success(
 ) -> QueriesToSuccess:
     """Restricted mean and quantiles of the number of queries until an attack succeeds.
 
-    For a successful attempt, ``queries`` counts the queries until its success; for any other attempt, it counts all
-    queries spent. Means are taken over the attempts at each prompt, then over prompts, with behaviours as clusters, as
+    For a successful attempt, ``queries`` counts the queries until its success. For any other attempt, it counts all
+    queries spent. Means are taken over the attempts at each prompt, then over prompts. The clusters are behaviours, as
     in ``threat_success_rate``.
 
     Args:
-        verdicts: as in ``threat_success_rate``; rows without ``queries`` only widen the intervals.
-        budget: number of queries up to which successes count, at least 1; chosen before seeing the results.
-        levels: shares of attempts in (0, 1) whose quantiles are wanted.
+        verdicts: as in ``threat_success_rate``. Rows without ``queries`` only widen the intervals.
+        budget: number of queries up to which successes count, at least 1. It has to be chosen before seeing the
+            results.
+        levels: shares in (0, 1) that define the quantiles.
         confidence: confidence level of each interval.
         judge: as in ``threat_success_rate``.
 
@@ -84,7 +85,7 @@ def queries_to_success(
         QueriesToSuccess.
 
     Raises:
-        InputError: no row has a number of queries, or a value is out of range.
+        InputError: no row has ``queries``, or a value is out of range.
         InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict

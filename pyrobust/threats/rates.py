@@ -1,8 +1,8 @@
 """Success rates of attacks judged by people or models, with intervals that hold for every number of behaviours.
 
 The estimand is the mean over prompts of each prompt's share of successful attempts. Prompts and attempts that share a
-behaviour depend on each other in unknown ways, across methods and models. The sample therefore consists of behaviours:
-however many verdicts there are, the sample size of the interval is the number of behaviours.
+behaviour depend on each other in unknown ways, across methods and models. The sample therefore consists of behaviours.
+The sample size of the interval is the number of behaviours, not the number of verdicts.
 """
 
 from __future__ import annotations

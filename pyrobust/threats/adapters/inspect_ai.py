@@ -25,7 +25,7 @@ def threat_task(
 ) -> Any:
     """A threat as an ``inspect_ai.Task``: inspect-ai calls the model, and `read_verdicts` reads the log.
 
-    Samples have the prompts' ids; their metadata are behaviour, group, category, threat and further fields. Each
+    A sample has the id of its prompt. Its metadata are behaviour, group, category, threat and further fields. Each
     attempt at a prompt is an epoch.
 
     Args:
@@ -66,24 +66,25 @@ def threat_task(
 def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: float = 0.95) -> Any:
     """A judge as a scorer for ``inspect_ai.Task(scorer=...)``.
 
-    The score of a sample is "C" where the threat succeeded, "I" where it failed and "N" where the judge said neither,
-    so that `read_verdicts` reads the judge's verdicts from the log; the judge's own score is in the metadata. The
-    prompt is the sample's input; its behaviour, category and kind of threat are read from the sample's metadata. The
-    metrics are the rate that ``threat_success_rate`` computes (the mean over samples of each sample's share of
-    successful epochs, with behaviours as clusters), the interval of this rate and the number of missing verdicts.
-    Samples that ended in an error do not enter the metrics; to count them, compute the rate from the log.
+    The score of a sample is "C" if the threat succeeded, "I" if it failed, and "N" if the judge gave no verdict.
+    `read_verdicts` can therefore read the verdicts from the log. The judge's own score is in the metadata. The prompt
+    is the sample's input; its behaviour, category and kind of threat are read from the sample's metadata. There are
+    three metrics: the rate of ``threat_success_rate``, the interval of this rate, and the number of missing verdicts.
+    The rate is the mean, over samples, of the sample's share of successful epochs; behaviours are the clusters. Samples
+    that ended in an error are not part of the metrics. To count them, compute the rate from the log.
 
     Args:
-        judge: as ``evaluate_threat`` takes it. If the judge calls a model of inspect-ai, and the last try of the call
+        judge: as in ``evaluate_threat``. If the judge calls a model of inspect-ai and the last attempt at the call
             fails, the sample fails.
-        name: name of the scorer, under which the log records the judge; by default the judge's name, with "-" for "/".
+        name: name of the scorer, and of the judge in the log. By default, it is the judge's name, with "-" in place of
+            "/".
         confidence: confidence level of the interval.
 
     Returns:
         A scorer of inspect-ai.
 
     Raises:
-        InputError, InputTypeError: no such judge, or a confidence outside (0, 1).
+        InputError, InputTypeError: there is no such judge, or the confidence is outside (0, 1).
         MissingExtraError: inspect-ai is not installed.
 
     >>> from inspect_ai import Task, eval  # doctest: +SKIP

@@ -27,8 +27,8 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
             ``pyrobust.text``.
 
     Returns:
-        A model wrapper. The wrapper raises ModelError where the classifier returns another shape, NaN or infinities,
-        which TextAttack would take for a prediction.
+        A model wrapper. If the classifier returns another shape, NaN or infinities, the wrapper raises ModelError,
+        because TextAttack would treat such an output as a prediction.
 
     Raises:
         InputTypeError: not callable.
@@ -72,13 +72,14 @@ def attack_with_textattack(
         texts: the texts.
         labels: the true label of each text.
         model: name of the classifier in the verdicts.
-        group: name of the attack in the verdicts; by default the class of its search method.
+        group: name of the attack in the verdicts. By default, it is the class of the attack's search method.
 
     Returns:
-        A verdict for each text, as from ``verdicts_from_textattack``; "error" where the attack raised an exception.
+        One verdict for each text, as in ``verdicts_from_textattack``. If the attack raised an exception, the status of
+        the verdict is "error".
 
     Raises:
-        InputError, InputTypeError: numbers of texts and labels differ, or an argument is of the wrong type.
+        InputError, InputTypeError: the numbers of texts and labels differ, or an argument is of the wrong type.
 
     >>> from textattack.attack_recipes import TextFoolerJin2019  # doctest: +SKIP
     >>> attack = TextFoolerJin2019.build(textattack_model(classifier))  # doctest: +SKIP
