@@ -75,8 +75,8 @@ _COLUMNS: Final = tuple(name for name in ThreatRate.__dataclass_fields__ if name
 class ThreatRates(Tabular):
     """Rates of groups; indexing and iteration give a ``ThreatRate``, and ``float(rates)`` gives a single group's rate.
 
-    All intervals together cover their rates with probability at least the confidence: each interval has the error rate
-    (1 - confidence) divided by the number of groups (Bonferroni).
+    All intervals together cover their rates with probability at least ``confidence``. For this, the error rate of each
+    interval is (1 - confidence) divided by the number of groups (Bonferroni).
 
     Attributes:
         rates: one for each group.
@@ -132,8 +132,8 @@ class ThreatRates(Tabular):
     def caveat(self) -> str:
         """The assumption that the intervals need besides independent behaviours; "" if there is none.
 
-        Where behaviours have different numbers of prompts and these numbers depend on the outcome, for example because
-        an attack stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.
+        The number of prompts of a behaviour may depend on the outcome, for example because an attack stops once it
+        succeeds. In this case, simulated 95 % intervals covered the rate in only 45 % of runs.
         """
         sizes = [rate.sizes for rate in self.rates if rate.sizes[0] < rate.sizes[1]]
         if not sizes:
@@ -166,14 +166,14 @@ def threat_success_rate(
 ) -> ThreatRates:
     """Success rate of the attacks: the mean over prompts of each prompt's share of successful attempts.
 
-    The interval is that of Clopper and Pearson where each behaviour has one attempt; otherwise, it is that of
-    ``pyrobust.stats.bounded_mean_interval`` over behaviours. Behaviours are assumed to be independent draws; attempts
+    If each behaviour has one attempt, the interval is computed after Clopper and Pearson. Otherwise, it is computed by
+    ``pyrobust.stats.bounded_mean_interval`` over behaviours. Behaviours are assumed to be independent draws. Attempts
     at a behaviour may depend on each other in any way, across prompts, methods and models.
 
     Args:
         verdicts: verdicts of one judge, or of several judges on different attempts. Several judges may have judged the
             same attempts if ``judge`` selects one judge or ``by`` contains "judge".
-        by: a column of ``ThreatVerdict``, such as "model" or "category", or several.
+        by: one or several columns of ``ThreatVerdict``, such as "model" or "category".
         confidence: joint confidence level of all intervals.
         missing: what attempts without a verdict count as. "bounds": the value is the rate of the judged attempts; the
             lower end counts the other attempts as failures, and the upper end counts them as successes. "failure" or
@@ -182,11 +182,12 @@ def threat_success_rate(
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:
-        ThreatRates, which also have the rates with all missing verdicts counted as failures, and the rates with all
-        missing verdicts counted as successes.
+        ThreatRates. They also contain the rates with all missing verdicts counted as failures, and with all of them
+        counted as successes.
 
     Raises:
-        InputError: no rows, several judges on an attempt, or an unknown column, judge or value of ``missing``.
+        InputError: there are no rows, an attempt has several judges, or a column, a judge or the value of ``missing``
+            is unknown.
         InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -265,8 +266,8 @@ def contradiction_rate(
 ) -> ThreatRates:
     """Share of answers that contradict the facts: success rate where ``threat`` is "factuality".
 
-    Arguments as for ``threat_success_rate``. ``factual_consistency`` needs no facts: it measures whether answers to
-    paraphrases of a question agree with each other.
+    Arguments as for ``threat_success_rate``. ``factual_consistency`` needs no facts. It measures whether the answers to
+    paraphrases of a question agree.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = (ThreatVerdict("0", threat="factuality", success=False, prompt="capital of France"),)
@@ -296,7 +297,10 @@ def rates_of(
     judge: str | None,
     binary: Callable[[Prompt], bool],
 ) -> ThreatRates:
-    """Mean over prompts of their values, for each group; ``binary`` says whether these values can only be 0 or 1."""
+    """Return the mean of the prompts' values for each group.
+
+    ``binary`` says whether the values of a prompt can only be 0 or 1.
+    """
     level = error_rate(confidence)
     choice("missing", missing, _MISSING)
     groups = grouped(verdicts, by, judge)

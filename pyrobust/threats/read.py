@@ -52,10 +52,16 @@ def read_verdicts(
 ) -> ThreatVerdicts:
     r"""Read the verdicts of a log; files are untrusted, and nothing in them is run.
 
-    Formats: "run" (run files of earlier versions); "verdicts" and "parquet" (written by ``write_verdicts``);
-    "jailbreakbench" (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, which has only
-    counts); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON Lines);
-    and "csv" (the columns of ``ThreatVerdict`` and further columns).
+    There are nine formats:
+
+    - "run": run files of earlier versions;
+    - "verdicts" and "parquet": files written by ``write_verdicts``;
+    - "jailbreakbench": artifacts, and tables of their judgements;
+    - "textattack": CSV logs, and JSON summaries, which contain only counts;
+    - "garak": reports in JSON Lines;
+    - "inspect-ai": logs in ``.json`` or ``.eval``;
+    - "promptfoo": results in JSON or JSON Lines;
+    - "csv": tables with the columns of ``ThreatVerdict`` and further columns.
 
     Args:
         path: the file.
@@ -65,10 +71,11 @@ def read_verdicts(
             inspect-ai (default: 0.5).
         invert: whether a success in the log means that the model withstood the attack, for instance because inspect-ai
             scored correct answers. promptfoo's passed tests, which always mean this, are inverted already.
-        behaviour: name of the field that holds the behaviour, in place of the reader's choice. It is a field of a
-            sample's metadata (inspect-ai), of an attempt (garak), or of a test's metadata or variables (promptfoo), or
-            a column (CSV). Dots separate the names of nested fields, as in "notes.settings.attack". If variants of one
-            behaviour count as several behaviours, every interval is too narrow.
+        behaviour: name of the field that holds the behaviour, in place of the reader's choice. For inspect-ai, it is a
+            field of a sample's metadata; for garak, a field of an attempt; for promptfoo, a field of a test's metadata
+            or variables; and for CSV, a column. Dots separate the names of nested fields, as in
+            "notes.settings.attack". If variants of one behaviour count as several behaviours, every interval is too
+            narrow.
 
     Returns:
         ThreatVerdicts, at least one row.
@@ -76,9 +83,9 @@ def read_verdicts(
     Raises:
         FileFormatError: the file is missing, damaged, too large or of another format; the message names the line or the
             position.
-        InputError: an unknown format, or ``behaviour`` for a format that has no such field.
-        MissingExtraError: pandas or pyarrow, which Parquet needs, or zstandard, which a compressed log needs, is not
-            installed.
+        InputError: the format is unknown, or ``behaviour`` is given for a format that has no such field.
+        MissingExtraError: a package is not installed: pandas or pyarrow for a Parquet file, or zstandard for a
+            compressed log.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -119,10 +126,11 @@ def read_answers(path: str | os.PathLike[str]) -> list[ThreatAnswer]:
         path: the file; untrusted.
 
     Returns:
-        A ThreatAnswer for each attempt, with the ``id`` of its verdicts; ``text`` is None where no answer came.
+        One ThreatAnswer for each attempt, with the ``id`` of the attempt's verdicts. If there was no answer, ``text``
+        is None.
 
     Raises:
-        FileFormatError: the file is missing, damaged, or of a format without answers.
+        FileFormatError: the file is missing or damaged, or its format has no answers.
         MissingExtraError: a log is compressed with zstandard, which is not installed.
 
     >>> import json, tempfile
@@ -148,8 +156,9 @@ def read_answers(path: str | os.PathLike[str]) -> list[ThreatAnswer]:
 def is_verdicts(path: str | os.PathLike[str]) -> bool:
     r"""Whether a file begins as a log of verdicts does, in any of the formats of ``read_verdicts``.
 
-    The result is False for a certification log: its first line has names separated by tabs, none of which is "success".
-    A file that begins as a log of verdicts may still be damaged; reading it reports the damage.
+    For a certification log, the result is False: the first line of such a log has names separated by tabs, and none of
+    them is "success". A file that begins as a log of verdicts may still be damaged. The damage is found when the file
+    is read.
 
     Args:
         path: a file, of any content.

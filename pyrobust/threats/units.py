@@ -41,7 +41,7 @@ class Prompt:
 
 
 def prompt_key(row: ThreatVerdict) -> Key:
-    """Key that attempts at the same prompt share; a row with neither prompt nor behaviour has a key of its own."""
+    """Return a key that all attempts at one prompt share; a row with neither prompt nor behaviour has its own key."""
     return (row.model, row.group, row.threat, row.behaviour, row.prompt) + (
         () if row.behaviour or row.prompt else (row.id,)
     )
@@ -56,7 +56,7 @@ def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
 
 
 def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerdict]:
-    """The rows of a judge, and all rows that have neither verdict nor judge; if ``judge`` is None, all rows."""
+    """Return the rows of a judge and all rows with neither verdict nor judge; if ``judge`` is None, return all rows."""
     judges = judges_of(verdicts)
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):
@@ -90,7 +90,7 @@ def judges_of(verdicts: ThreatVerdicts) -> list[str]:
 def grouped(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None, judge: str | None
 ) -> dict[Key, list[ThreatVerdict]]:
-    """Rows grouped by the values of the columns ``by``, in order of appearance; without columns, one group."""
+    """Group rows by the values of the columns ``by``, in order of appearance; without columns, there is one group."""
     judges_of(verdicts)
     names = () if by is None else (by,) if isinstance(by, str) else tuple(by)
     for name in names:

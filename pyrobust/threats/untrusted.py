@@ -1,4 +1,7 @@
-"""Reading untrusted files: sizes, JSON and CSV; every error names the file and the line or position in the JSON."""
+"""Readers of untrusted JSON and CSV files.
+
+Every error names the file, and the line or the position in the JSON.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,10 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """For each row of a CSV file, its place (file and line) and values by column name; the first row has the names."""
+    """Yield the place (file and line) and the values by column name of each row of a CSV file.
+
+    The first row contains the column names.
+    """
     with read_errors(str(path)):
         text = read_bytes(path).decode("utf-8-sig")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -136,7 +142,7 @@ def array_field(record: Mapping[str, Any], name: str, where: str) -> list[Any]:
 
 
 def text_field(record: Mapping[str, Any], *names: str) -> str:
-    """The first of the named fields that is a non-empty string; without such a field, an empty string."""
+    """Return the first of the named fields that is a non-empty string; if there is none, return an empty string."""
     return next((record[name] for name in names if isinstance(record.get(name), str) and record[name]), "")
 
 

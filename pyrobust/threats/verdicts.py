@@ -143,7 +143,7 @@ class ThreatVerdicts(Tabular):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns: those of ``ThreatVerdict``, then those in the ``extras`` of any row."""
+        """Names of the columns: the columns of ``ThreatVerdict``, then the columns in the ``extras`` of any row."""
         return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name, _ in row.extras))
 
     def column(self, name: str) -> list[Any]:
@@ -183,15 +183,15 @@ class ThreatVerdicts(Tabular):
 def join_verdicts(tables: Sequence[ThreatVerdicts]) -> ThreatVerdicts:
     """Join tables of verdicts into one.
 
-    Equal ids in several tables denote the same answer only if model, threat, behaviour, group, prompt and attempt are
-    equal and the judges differ, as when each judge has its own file. Other equal ids get the number of their table as a
-    prefix.
+    Equal ids in several tables denote the same answer only if two conditions hold: model, threat, behaviour, group,
+    prompt and attempt are equal, and the judges differ. This is so, for example, if each judge has its own file. Other
+    equal ids get the number of their table as a prefix.
 
     Args:
         tables: at least one.
 
     Returns:
-        ThreatVerdicts; its ``source`` has the sources of all tables, one per line.
+        ThreatVerdicts. Its ``source`` lists the sources of all tables, one per line.
 
     Raises:
         InputError: no table.

@@ -43,8 +43,8 @@ class CertifiedTrainResult(Trained):
         epochs: passes over the train split.
         clean_accuracy: share of the test images that are classified correctly, in [0, 1].
         certified_accuracy: share of the test images proved to be classified correctly if every pixel changes by at most
-            epsilon within [0, 1]. The proofs are sound (see ``BoundedModel.certify``); they use IBP, or CROWN where IBP
-            does not suffice.
+            epsilon within [0, 1]. The proofs are sound (see ``BoundedModel.certify``). They use IBP, and CROWN for the
+            images that IBP does not prove.
         seconds: training time.
     """
 
@@ -68,10 +68,10 @@ def train_digits_ibp(
 ) -> CertifiedTrainResult:
     """Train the digits net for certification in l∞ balls (Gowal et al., 2018; Zhang et al., 2020).
 
-    In every epoch, each image of the train split is warped by a random affine map close to the identity and used in one
-    Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while kappa
-    (and, with CROWN-IBP, beta) falls; afterwards they stay constant. The same seed gives the same weights on the same
-    machine with the same version of torch. Global random states are not touched.
+    In every epoch, each image of the train split is warped by a random affine map close to the identity. It is then
+    used in one Adam step on ``ibp_loss`` or ``crown_ibp_loss``. The learning rate rises and falls once. While epsilon
+    grows, kappa falls, and with CROWN-IBP beta falls as well. Afterwards, these parameters stay constant. The same seed
+    gives the same weights on the same machine with the same version of torch. Global random states are not touched.
 
     Args:
         epsilon: radius of the balls for pixels in [0, 1], in (0, 1).

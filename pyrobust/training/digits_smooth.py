@@ -59,10 +59,10 @@ def train_digits_smooth(
 ) -> TrainResult:
     """Train the digits net with Gaussian noise, as Cohen, Rosenfeld and Kolter (2019) train base classifiers.
 
-    In every epoch, each image of the train split is warped by a random affine map close to the identity, gets fresh
-    Gaussian noise, and is used in one AdamW step on the cross-entropy; the learning rate rises and falls once. The same
-    seed gives the same weights on the same machine with the same version of torch. Global random states are not
-    touched.
+    In every epoch, each image of the train split is warped by a random affine map close to the identity, and fresh
+    Gaussian noise is added. The image is then used in one AdamW step on the cross-entropy. The learning rate rises and
+    falls once. The same seed gives the same weights on the same machine with the same version of torch. Global random
+    states are not touched.
 
     Args:
         sigma: standard deviation of the noise for pixels in [0, 1]; above 0, at most 100.

@@ -22,7 +22,7 @@ def ibp_loss(
 ) -> Tensor:
     """IBP training loss: kappa·CE(f(x), y) + (1 − kappa)·CE(ẑ, y), averaged over the batch.
 
-    ẑ are the worst-case logits in the l∞ ball of radius epsilon: ẑ_y = 0 and ẑ_j = −m_j, where m_j is the interval
+    ẑ denotes the worst-case logits in the l∞ ball of radius epsilon: ẑ_y = 0 and ẑ_j = −m_j. Here, m_j is the interval
     bound on the margin f_y − f_j (Gowal et al., "On the effectiveness of interval bound propagation for training
     verifiably robust models", 2018). CE(ẑ, y) = log(1 + Σⱼ exp(−m_j)) is an upper bound on the cross entropy in the
     ball.
@@ -43,8 +43,8 @@ def ibp_loss(
         The loss, a scalar tensor.
 
     Raises:
-        InputError: kappa is out of range, or an argument is invalid for ``DifferentiableBounds.margins``.
-        InputTypeError: an argument has a type invalid for ``DifferentiableBounds.margins``.
+        InputError: kappa is out of range, or an argument is not valid for ``DifferentiableBounds.margins``.
+        InputTypeError: an argument has a type that is not valid for ``DifferentiableBounds.margins``.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
@@ -72,8 +72,8 @@ def crown_ibp_loss(
 
     CROWN-IBP uses interval bounds for the hidden layers and a linear backward pass from the margins to the input (Zhang
     et al., "Towards stable and efficient training of verifiably robust neural networks", 2020). In that paper, beta
-    falls from 1 to 0 while epsilon grows: training starts with the tight bounds and ends with IBP bounds, which become
-    tight as the network learns.
+    falls from 1 to 0 while epsilon grows. Training thus starts with the tight CROWN-IBP bounds and ends with IBP
+    bounds, which become tight as the network learns.
 
     Args:
         bounds: differentiable bounds of the network, see ``ibp_loss``.
@@ -88,8 +88,8 @@ def crown_ibp_loss(
         The loss, a scalar tensor.
 
     Raises:
-        InputError: kappa or beta is out of range, or an argument is invalid for ``DifferentiableBounds.margins``.
-        InputTypeError: an argument has a type invalid for ``DifferentiableBounds.margins``.
+        InputError: kappa or beta is out of range, or an argument is not valid for ``DifferentiableBounds.margins``.
+        InputTypeError: an argument has a type that is not valid for ``DifferentiableBounds.margins``.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -119,9 +119,9 @@ def choices_ibp_loss(
     """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
 
     The worst-case logits are taken over a product of boxes, one for each part of the input. A part's box is the box
-    around the part's points, shrunk towards the first point. This box has the corners p₁ + scale·(min p − p₁) and p₁ +
-    scale·(max p − p₁), as in the training of Jia et al., "Certified robustness to adversarial word substitutions"
-    (2019). During training, scale usually grows from 0 to 1 while kappa falls from 1 (see ``ramp``). The loss is also
+    around the part's points p, shrunk towards the first point p₁. Its corners are p₁ + scale·(min p − p₁) and p₁ +
+    scale·(max p − p₁). Jia et al., "Certified robustness to adversarial word substitutions" (2019), train with such
+    boxes. During training, scale usually grows from 0 to 1 while kappa falls from 1 (see ``ramp``). The loss is also
     differentiable with respect to the points, so that word vectors can be trained with the network.
 
     Args:
@@ -135,8 +135,8 @@ def choices_ibp_loss(
         The loss, a scalar tensor.
 
     Raises:
-        InputError: scale or kappa is out of range, or an argument is invalid for ``DifferentiableBounds.margins``.
-        InputTypeError: an argument has a type invalid for ``DifferentiableBounds.margins``.
+        InputError: scale or kappa is out of range, or an argument is not valid for ``DifferentiableBounds.margins``.
+        InputTypeError: an argument has a type that is not valid for ``DifferentiableBounds.margins``.
 
     >>> import torch
     >>> words = torch.nn.Embedding(10, 4)
@@ -161,17 +161,17 @@ def choices_ibp_loss(
 def ramp(step: float, begin: float, end: float, first: float, last: float, *, shape: str = "linear") -> float:
     """Ramp of a training parameter (epsilon, kappa or beta) from ``first`` to ``last`` between two steps.
 
-    Returns first + (last − first)·g(t), where t is (step − begin) / (end − begin), clipped to [0, 1].
+    Returns first + (last − first)·g(t). Here, t is (step − begin) / (end − begin), clipped to [0, 1].
 
     - "linear": g(t) = t.
-    - "smooth": g(t) = a·t⁴ up to t = ¼, then the tangent of this curve at ¼; the factor a makes g(1) = 1. The ball
-      grows slowly while the network is far from robust (Xu et al., "Automatic perturbation analysis for scalable
-      certified robustness and beyond", 2020).
+    - "smooth": g(t) = a·t⁴ up to t = ¼. From ¼ on, g is the tangent of this curve at ¼. The factor a makes g(1) = 1.
+      The ball grows slowly while the network is far from robust (Xu et al., "Automatic perturbation analysis for
+      scalable certified robustness and beyond", 2020).
 
     Args:
         step: current training step.
-        begin: step at which the ramp begins; before it, the result is ``first``.
-        end: step at which the ramp ends, at least ``begin``; from there on, the result is ``last``.
+        begin: step at which the ramp begins. Before this step, the result is ``first``.
+        end: step at which the ramp ends, at least ``begin``. From this step on, the result is ``last``.
         first: value at the beginning.
         last: value at the end.
         shape: "linear" or "smooth".

@@ -1,1 +1,1 @@
-"""Workers: processes of this machine or actors of a Ray cluster, each of which holds an object and answers calls."""
+"""Workers: processes of this machine or actors of a Ray cluster; each holds an object whose methods can be called."""

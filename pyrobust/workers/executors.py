@@ -21,14 +21,15 @@ class RayCluster:
     """A Ray cluster, as an executor of sweeps.
 
     Args:
-        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or, if this variable is not set,
-            for a new cluster on this machine; "ray://HOST" or "ray://HOST:PORT" for a cluster's client server, by
-            default at port 10001.
-        device: "cpu" or "cuda". Default: the device of the resumed run, else "cuda" if the cluster has GPUs.
-        workers: largest number of workers. Default: as many as fit.
+        address: "ray", "ray://HOST" or "ray://HOST:PORT". "ray" is the cluster that the environment variable
+            RAY_ADDRESS names. If this variable is not set, "ray" is a new cluster on this machine. The other two are
+            the client server of a cluster, by default at port 10001.
+        device: "cpu" or "cuda". By default, a resumed run keeps its device. A new run uses "cuda" if the cluster has
+            GPUs.
+        workers: largest number of workers. By default, there are as many as fit.
 
     Raises:
-        InputError: an invalid address or device, or a number of workers below 1.
+        InputError: the address or the device is invalid, or the number of workers is below 1.
 
     >>> RayCluster("ray://head").address
     'ray://head:10001'
@@ -91,9 +92,10 @@ def _devices(text: str) -> list[str]:
 
 
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
-    """Start workers with ``threads`` CPU threads each; default: the number in ``stored``.
+    """Start workers with ``threads`` CPU threads each (default: the number in ``stored``).
 
-    Without either number, processes share the CPUs of this machine equally; for Ray, ``RayActors`` has a default.
+    If neither number is given, the processes share the CPUs of this machine equally. For Ray, ``RayActors`` then uses
+    its default.
     """
     where = check_executor(executor)
     if where is None:

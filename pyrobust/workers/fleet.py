@@ -52,12 +52,12 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that died, or whose machine was lost; its calls are lost, too.
+    """The event that a worker died or that its machine was lost; the calls of the worker are then lost as well.
 
     Attributes:
         worker: number of the worker.
         reason: how the worker died.
-        blameless: whether the worker's machine was lost, so that the worker's own work cannot be the cause.
+        blameless: whether the worker's machine was lost. If so, the worker's own work cannot be the cause.
     """
 
     worker: int
@@ -74,7 +74,7 @@ _Self = TypeVar("_Self", bound="Fleet")
 
 
 class Fleet(abc.ABC):
-    """Workers that each hold one object, made by a factory, and answer calls of its methods in order.
+    """Workers that each hold one object, made by a factory, and execute calls of the object's methods in order.
 
     A lost worker is replaced by a fresh one. Worker numbers are never reused.
     """
@@ -92,7 +92,7 @@ class Fleet(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """Return the events since the last ``wait``, in order for each worker; wait at most ``seconds`` for events."""
+        """Wait at most ``seconds`` for events; return all events since the last ``wait``, in order for each worker."""
 
     @abc.abstractmethod
     def replace(self, worker: int) -> None:

@@ -32,8 +32,8 @@ class Processes(Fleet):
     """Workers in processes of this machine.
 
     Args:
-        factory: makes the object of a worker; it is sent to each worker by cloudpickle or, if cloudpickle is not
-            installed, by pickle, which accepts only classes and functions at the top level of modules.
+        factory: makes the object of a worker. It is sent to each worker by cloudpickle. If cloudpickle is not
+            installed, it is sent by pickle, which accepts only classes and functions at the top level of modules.
         places: device, threads and name of each worker.
 
     Raises:

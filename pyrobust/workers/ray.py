@@ -31,20 +31,21 @@ _NICENESS = "RAY_worker_niceness"
 
 
 class RayActors(Fleet):
-    """Workers in a Ray cluster: one actor for each GPU or, without GPUs, for every ``threads`` CPUs.
+    """Workers in a Ray cluster: one actor for each GPU. If there are no GPUs, one actor for every ``threads`` CPUs.
 
     Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
-    Unless Ray already runs in this process, a cluster is started on this machine, or a connection to a cluster is
-    opened; ``close`` ends that cluster or connection.
+    If Ray does not run in this process yet, a cluster is started on this machine, or a connection to a cluster is
+    opened. ``close`` ends this cluster or connection.
 
     Args:
         factory: makes the object of a worker.
-        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or, if this variable is not set,
-            for a new cluster on this machine; or "ray://HOST:PORT" for a cluster's client server, by default at port
-            10001.
-        device: "cpu" or "cuda". Default: "cuda" if the cluster has GPUs.
-        threads: CPUs of an actor. Default: one; for a GPU actor, the cluster's CPUs divided by its GPUs.
-        max_actors: largest number of actors. Default: as many as fit.
+        address: "ray" or "ray://HOST:PORT". "ray" is the cluster that the environment variable RAY_ADDRESS names. If
+            this variable is not set, "ray" is a new cluster on this machine. "ray://HOST:PORT" is the client server of
+            a cluster, by default at port 10001.
+        device: "cpu" or "cuda". By default, it is "cuda" if the cluster has GPUs.
+        threads: CPUs of an actor. By default, an actor has one CPU. An actor with a GPU has the cluster's number of
+            CPUs divided by its number of GPUs.
+        max_actors: largest number of actors. By default, there are as many as fit.
 
     Raises:
         MissingExtraError: Ray is not installed.

@@ -24,14 +24,14 @@ _UNCHANGED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, t
 
 
 def code_hash(model: Any) -> str:
-    """SHA-256 of the code that a model runs, in hex; "" if none of it can be found in source files.
+    """Return the SHA-256 of the code that a model runs, in hex; "" if none of this code is in source files.
 
-    The hash covers the definitions of the classes of all submodules, and of the submodules' functions and hooks. It
-    also covers the functions, classes and constants that these definitions name, including functions, classes and
-    constants imported from other files. Conditions, loops and calls at the top level of a file are covered if they bind
-    or change one of these objects. Comments, docstrings and layout are ignored, as are definitions that no covered code
-    names. Code of torch, numpy, other installed packages and the standard library is not covered, except in files that
-    define a class of the model. The hash does not cover names computed while the model runs.
+    The hash covers the definitions of the classes of all submodules, and of the submodules' functions and hooks. If
+    these definitions name functions, classes or constants, the hash also covers these, even if they are imported from
+    other files. It covers conditions, loops and calls at the top level of a file if they bind or change a covered
+    object. Comments, docstrings and layout are ignored, as are definitions that no covered code names. The hash does
+    not cover code of torch, numpy, other installed packages and the standard library. The only exception is a file that
+    defines a class of the model. The hash does not cover names computed while the model runs.
 
     Args:
         model: module or callable.

@@ -31,17 +31,17 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
               the extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`); images are read on
               demand;
             - ``module:callable``: user code, imported with the working directory on the path and called without
-              arguments. The callable returns a `LabelledImages`, a pair (x, y) or an iterable of pairs; each pair of an
-              iterable is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats are used
-              unchanged in any range; uint8 is divided by 255.
-        most: number of images, at least 1, after which reading stops if the data are a user's iterable without a
-            length, such as an endless generator; all other data are read completely. Default: all.
+              arguments. The callable returns a `LabelledImages`, a pair (x, y) or an iterable of pairs. Each pair of an
+              iterable is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats may have
+              any range and are not changed. uint8 is divided by 255.
+        most: largest number of images to read, at least 1. It is used only if the data are a user's iterable without a
+            length, such as an endless generator. All other data are read completely. By default, all images are read.
 
     Returns:
         The images and labels: an `ImageSet`, or a `LazyImages` for files that are read as needed.
 
     Raises:
-        InputError: the spec has none of the forms above, or the user's callable returns none of the objects above.
+        InputError: the spec does not have one of the forms above, or the user's callable returns another object.
         InputTypeError: the spec is not a string, or the user's object is not callable.
         FileFormatError: a file is missing, damaged or refused.
         MissingExtraError: pictures are read without Pillow, or tables without pyarrow.

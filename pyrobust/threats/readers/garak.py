@@ -1,8 +1,8 @@
 """Reports of garak (Derczynski et al., 2024): JSON Lines with an entry for each attempt.
 
-An attempt has one prompt, several outputs, and a score from each detector for each output; the attack succeeded where
-the score is at least the run's ``eval_threshold``. Each detector is a judge. The category is the intent, where the
-report has one, else the probe.
+An attempt has one prompt, several outputs, and a score from each detector for each output. The attack succeeded if the
+score is at least the run's ``eval_threshold``. Each detector is a judge. The category is the intent if the report has
+one, and the probe otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read_report(path: Path, threshold: float | None, behaviour: str | None = Non
     """All attempts of a report; an attempt whose detectors have not run has no verdict.
 
     The behaviour is the field of the attempt that ``behaviour`` names. By default, the behaviour is the probe together
-    with the number of the prompt within the probe; rewritten forms of the prompt share this number.
+    with the number of the prompt within the probe. Rewritten forms of a prompt have the same number.
     """
     model, rows = "", []
     completed: set[str] = set()

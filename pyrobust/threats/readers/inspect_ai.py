@@ -1,7 +1,7 @@
 """Logs of inspect-ai (UK AI Security Institute), as JSON or as ``.eval``, a zip archive of JSON files.
 
-Each epoch of a sample is an attempt, and each scorer is a judge. A score of "C" is 1, "P" is 0.5 and "I" is 0; the
-attack succeeded where the score is at least the threshold. Numbers may be given as text. "N" (no answer), other texts
+Each epoch of a sample is an attempt, and each scorer is a judge. The score "C" is read as 1, "P" as 0.5 and "I" as 0.
+The attack succeeded if the score is at least the threshold. Numbers may be given as text. "N" (no answer), other texts
 and lists are not verdicts.
 """
 

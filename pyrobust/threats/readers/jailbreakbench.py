@@ -1,8 +1,8 @@
 """Artifacts of JailbreakBench (Chao et al., 2024), and tables of their judgements.
 
-An artifact is a JSON file of one method against one model: ``parameters`` and ``jailbreaks``, one entry for each
-behaviour. ``jailbroken`` is the verdict of the benchmark's judge, and ``jailbroken_llama_guard1`` is the verdict of a
-second judge. An entry whose ``prompt`` is null was not submitted: its ``jailbroken`` is false although nothing was
+An artifact is a JSON file of one method against one model. It has ``parameters``, and ``jailbreaks`` with one entry for
+each behaviour. ``jailbroken`` is the verdict of the benchmark's judge, and ``jailbroken_llama_guard1`` is the verdict
+of a second judge. An entry whose ``prompt`` is null was not submitted: its ``jailbroken`` is false although nothing was
 judged.
 """
 
@@ -26,7 +26,7 @@ TABLE: Final = {"method", "model", "index", "behavior", "category", *JUDGES, "nu
 
 
 def read_artifact(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
-    """One artifact: an attempt at each behaviour, and the verdicts of one or two judges."""
+    """Read one artifact: an attempt at each behaviour, and the verdicts of one or two judges."""
     parameters = object_field(log, "parameters", str(path))
     rows: list[ThreatVerdict] = []
     for i, entry in enumerate(array_field(log, "jailbreaks", str(path))):
@@ -43,9 +43,9 @@ def read_table(path: Path) -> list[ThreatVerdict]:
     """A CSV table of judgements of several artifacts, without their prompts.
 
     The table states how many prompts each artifact submitted, not which ones. Only entries that failed both during the
-    attack and according to the judges can be unsubmitted. Of these entries, the ones with the most queries are assumed
-    to be unsubmitted (among equal numbers of queries, the earlier rows). The number of unsubmitted entries is exact,
-    and so is every rate of a whole artifact.
+    attack and according to the judges can be unsubmitted. Of these entries, the entries with the most queries are
+    assumed to be unsubmitted. Among entries with equally many queries, the earlier rows are assumed to be unsubmitted.
+    The number of unsubmitted entries is exact, and so is every rate of a whole artifact.
     """
     artifacts = defaultdict(list)
     for where, entry in csv_rows(path):

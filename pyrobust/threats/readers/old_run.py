@@ -1,8 +1,8 @@
 """Untrusted run files (schema 10) of earlier versions of this library, which ran language models themselves.
 
-Before a call to a model was sent, its largest possible cost was entered in the ledger, and afterwards its actual cost;
-a lost call keeps its largest possible cost. Verdicts are rebuilt from the tables. Nothing writes or resumes such files
-any more.
+Before a call to a model was sent, the largest possible cost of the call was entered in the ledger. After the call, its
+actual cost was entered. A lost call keeps its largest possible cost. Verdicts are rebuilt from the tables. Nothing
+writes or resumes such files any more.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ThreatRun:
         threat: the prompts.
         judges: names of the judges, beginning with the run's own judge.
         ledger: the calls.
-        rows: for each judge, the existing verdicts by item (an attempt at a prompt).
+        rows: for each judge, the existing verdicts by item. An item is an attempt at a prompt.
     """
 
     path: Path
@@ -94,7 +94,10 @@ class ThreatRun:
 
     @property
     def keys(self) -> list[str]:
-        """Keys of the calls to the attacked model, one for each attempt, in the order of the prompts and attempts."""
+        """Return the keys of the calls to the attacked model.
+
+        There is one key for each attempt, in the order of the prompts and attempts.
+        """
         model = self.header.model
         return [_call_key(model, prompt.prompt, attempt) for _, prompt, attempt in self.threat.each_attempt()]
 
@@ -107,9 +110,9 @@ class ThreatRun:
     def verdicts(self) -> ThreatVerdicts:
         """Verdicts of all judges on all attempts.
 
-        ``status`` is "unsubmitted" where the attacked model was not asked, and "error" where it gave no answer, or
-        where the judge gave no verdict or was not asked yet. ``cost`` is the number of tokens of the answer and of the
-        judge's reply.
+        If the attacked model was not called, ``status`` is "unsubmitted". If the attacked model gave no answer, or if
+        the judge gave no verdict or was not called yet, ``status`` is "error". ``cost`` is the number of tokens of the
+        answer and of the judge's reply.
         """
         answers, failures, spent = self.ledger.answers, self.ledger.failures, self.ledger.spent
         result = []
@@ -147,7 +150,7 @@ class ThreatRun:
 
 
 def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
-    """Read and check a run file; raise FileFormatError if it is missing, damaged, or of another kind or version."""
+    """Read and check a run file; raise FileFormatError if it is missing or damaged, or has another kind or version."""
     path = file_path("path", path)
     with closing(connect_readonly(path)) as connection, reading(path):
         return _read(connection, path)

@@ -2,8 +2,8 @@
 
 The entries of a JSON file are its ``results.results``. A test passes where the model withstood the attack, so the
 attack succeeded where an assertion of the test failed. An error of the provider (``failureReason`` 2) is not a verdict.
-A failure that is due only to assertions that did not run is not a verdict either: promptfoo counts an assertion as
-failed if a grader's answer is unreadable or the assertion's code raises an exception.
+promptfoo also counts an assertion as failed if it did not run, because a grader's answer is unreadable or the
+assertion's code raises an exception. A failure that is due only to such assertions is not a verdict either.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ def read_lines(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
 
 
 def read_results(log: dict[str, Any], path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """All results. The behaviour is the test's goal or original text, if it has one, else its variables."""
+    """Read all results.
+
+    If the test has a goal or an original text, this is the behaviour. Otherwise, the variables of the test are the
+    behaviour.
+    """
     nested = isinstance(log.get("results"), dict)
     holder = object_field(log, "results", str(path)) if nested else log
     rows = []

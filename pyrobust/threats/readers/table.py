@@ -12,12 +12,14 @@ from pyrobust.threats.verdicts import COLUMNS, TEXTS, ThreatVerdict
 
 
 def read_csv(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """A CSV table with the columns of ``ThreatVerdict``: ``success`` is required; the other columns have defaults.
+    """Read a CSV table with the columns of ``ThreatVerdict``.
+
+    The column ``success`` is required. The other columns have defaults.
 
     All further columns are ``extras``.
 
-    ``success`` and ``human_label`` are true, false, 1, 0, yes, no or empty. Without a column ``id``, rows are numbered;
-    without ``status``, an empty ``success`` has the status "error".
+    The values of ``success`` and ``human_label`` are true, false, 1, 0, yes, no or empty. Without a column ``id``, rows
+    are numbered; without ``status``, an empty ``success`` has the status "error".
     """
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):

@@ -49,7 +49,10 @@ def read_table(path: Path) -> list[ThreatVerdict]:
 
 
 def read_summary(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
-    """The JSON summary: a row for each counted text, whose content is unknown; the texts are assumed to differ."""
+    """Read the JSON summary: a row for each counted text.
+
+    The content of the texts is unknown. The texts are assumed to differ.
+    """
     counts = object_field(log, "Attack Results", str(path))
     rows = []
     for name, result in _COUNTS.items():
