@@ -28,16 +28,17 @@ def check_output(
     """Raise unless a file may be written; every command checks this before it writes.
 
     An input is never overwritten, not even through a symbolic or hard link. The same holds for files in an input folder
-    and for companion files of a database, such as ``run.db-wal``. Any other existing file is overwritten only with
-    ``replace``, unless it is a file of the same kind as the new one. Devices and pipes may always be written to.
+    and for companion files of a database, such as ``run.db-wal``. Another existing file of the same kind as the new
+    file may be overwritten. All other existing files are overwritten only with ``replace``. Devices and pipes may
+    always be written to.
 
     Args:
-        option: option or argument that names the file, for the message.
+        option: name of the option or argument for the file, used in the message.
         path: the file.
         inputs: files and folders that the command reads.
         replace: whether existing files may be overwritten.
-        begins: first bytes of files of the same kind, which are overwritten without ``replace``; None if there are
-            none.
+        begins: first bytes of files of the same kind as the new file. Such files are overwritten without ``replace``.
+            None if there are no such files.
 
     Raises:
         InputError: the file may not be written.
@@ -80,12 +81,14 @@ def check_output(
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
-    """Write a file completely or not at all: write it under a temporary name, then rename it over an existing file.
+    """Write a file completely or not at all.
+
+    The file is written under a temporary name, and then renamed over an existing file.
 
     A symbolic link is followed and kept. Devices and pipes are written to directly.
 
-    Raises StoreError if the file cannot be written (missing folder, no permission, full disk); an existing file then
-    stays unchanged.
+    Raises StoreError if the file cannot be written (missing folder, no permission, full disk). An existing file is then
+    unchanged.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomically(Path(folder) / "a", b"text")
@@ -104,11 +107,11 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
 
 
 def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
-    """Write several files, given as contents by name, atomically: if one cannot be written, none is.
+    """Write several files atomically: if one file cannot be written, no file is written.
 
-    All files are written under temporary names before the first is renamed. (A kill between two renames leaves some old
-    and some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or if a folder has
-    the file's name; existing files then stay unchanged.
+    ``files`` maps names to contents. All files are written under temporary names before the first is renamed. (A kill
+    between two renames leaves some old and some new files.) Creates the folder if needed. Raises StoreError if a file
+    cannot be written or if a folder has the file's name; existing files then stay unchanged.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})

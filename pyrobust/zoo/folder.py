@@ -29,9 +29,9 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
     warning is logged if folder names are numbers other than their class numbers. Returns x [N, 1 or 3, H, W] with
     values level/255, and y [N].
 
-    Raises MissingExtraError without Pillow. Raises FileFormatError if the folder is missing or cannot be read; if a
-    class has no image, has other files or folders, or has two images whose names differ only in the suffix; or if an
-    image occurs twice through a link, is damaged, or differs from other images in size or mode.
+    Raises MissingExtraError without Pillow. Raises FileFormatError if the folder is missing or cannot be read. A class
+    is refused if it has no image, has other files or folders, or has two images whose names differ only in the suffix.
+    An image is refused if it occurs twice through a link, is damaged, or differs from other images in size or mode.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):
@@ -102,7 +102,10 @@ def _note_numbers(classes: list[str]) -> None:
 
 
 def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArray[np.uint8]:
-    """Read one PNG or JPEG image as uint8 [H, W, C]; raises ``load_folder``'s errors, naming ``where`` or the file."""
+    """Read one PNG or JPEG image as uint8 [H, W, C].
+
+    The errors are the same as for ``load_folder``. Their messages name ``where`` or the file.
+    """
     where = where or str(file)
     with extra("data", "data: PNG and JPEG files need Pillow"):
         from PIL import Image

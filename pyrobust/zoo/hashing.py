@@ -29,16 +29,16 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 def model_hash(module: nn.Module) -> str:
     """SHA-256 of a model's structure and numbers, in hex.
 
-    The hash covers every submodule: its name and class; dtype, shape and bytes of its parameters and buffers,
-    persistent or not; and attributes of certain types. These types are tensors, arrays, numbers, strings, bool, None,
-    functions, classes and modules, and also lists, tuples, sets, dicts, dataclasses, namespaces and
-    ``functools.partial`` of such values. For classes of torch, only public attributes are covered; for compiled modules
-    (TorchScript, ``torch.fx``), the code and its constants are covered. Device, memory format, train or eval mode,
-    ``requires_grad`` and the order of attributes are ignored.
+    The hash covers the name and the class of every submodule. It covers the dtype, shape and bytes of parameters and
+    buffers, persistent or not. It also covers the attributes of certain types. These types are tensors, arrays,
+    numbers, strings, bool, None, functions, classes and modules, and also lists, tuples, sets, dicts, dataclasses,
+    namespaces and ``functools.partial`` of such values. For classes of torch, only public attributes are covered. For
+    compiled modules (TorchScript, ``torch.fx``), the code and its constants are covered. Device, memory format, train
+    or eval mode, ``requires_grad`` and the order of attributes are ignored.
 
     The hash does not cover hooks, the code of a class or function, or the values that this code reads from elsewhere
-    (globals, class attributes, files). Of other objects, it covers the class but not the contents. An attribute that
-    the model modifies as it runs, such as a counter, changes the hash.
+    (globals, class attributes, files). Of other objects, it covers the class but not the contents. If the model
+    modifies an attribute as it runs, such as a counter, the hash changes.
 
     Args:
         module: any module.
@@ -59,7 +59,9 @@ def model_hash(module: nn.Module) -> str:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the names, dtypes, shapes and bytes of dense tensors, in hex; the tensors' order does not matter.
+    """SHA-256 of the names, dtypes, shapes and bytes of dense tensors, in hex.
+
+    The order of the tensors does not matter.
 
     >>> hash_tensors({"a": torch.ones(2)}) == hash_tensors({"a": torch.ones(1, 2)})
     False

@@ -20,11 +20,12 @@ _STEMS = {"test": "t10k", "train": "train"}
 def load_mnist(folder: str | Path, split: str = "test", name: str | None = None) -> ImageSet:
     """Load MNIST, or another data set in its format, from IDX files.
 
-    The folder holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` in place of ``t10k-…``;
-    each may end in ``.gz`` and have a dot instead of the hyphen before ``idx``. A file that exists in several of these
-    forms must hold the same array in all of them. The split is "test" (the t10k files) or "train"; the set is named
-    after folder and split unless ``name`` is given. Returns x [N, 1, H, W] with values level/255, and y [N]. Raises
-    InputError for another split, and FileFormatError if a file is missing or damaged, or its forms disagree.
+    The folder holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or the same names with ``train-`` in
+    place of ``t10k-``. Each name may end in ``.gz``, and may have a dot instead of the hyphen before ``idx``. If a file
+    exists in several of these forms, all of them must hold the same array. The split is "test" (the t10k files) or
+    "train". The set is named after folder and split unless ``name`` is given. Returns x [N, 1, H, W] with values
+    level/255, and y [N]. Raises InputError for another split. Raises FileFormatError if a file is missing or damaged,
+    or if its forms hold different arrays.
 
     >>> load_mnist("/nowhere", "validation")
     Traceback (most recent call last):
@@ -47,8 +48,8 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
 def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
     """Read an untrusted IDX file of unsigned bytes with this number of axes; files named ``.gz`` are unpacked.
 
-    Raises FileFormatError if the file is missing, damaged, of another type or number of axes, or of another length than
-    its header says.
+    Raises FileFormatError if the file is missing or damaged, has another type or number of axes, or has another length
+    than its header states.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -45,7 +45,7 @@ class Float32Rounding:
 
     @property
     def found(self) -> Rounded:
-        """Whether float32 rounds any values so far: "no", "yes", or "grid" if the float64 values are on a grid."""
+        """Whether float32 has rounded any value so far: "no", "yes", or "grid" if the float64 values are on a grid."""
         return "no" if self._steps is None else "grid" if self._steps else "yes"
 
 
@@ -73,12 +73,12 @@ class LabelledImages(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Channels, height and width of every image; for inputs that are not images, only the number of features."""
+        """Channels, height and width of every image. For inputs that are not images, only the number of features."""
 
     @property
     @abstractmethod
     def num_classes(self) -> int:
-        """The largest label plus one; a model for this set needs at least that many outputs."""
+        """The largest label plus one; a model for this set needs at least this number of outputs."""
 
     @property
     @abstractmethod
@@ -96,10 +96,10 @@ class LabelledImages(ABC):
         """The lowest and the highest pixel of the set."""
 
     def read(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return images, float32 [B, C, H, W] or [B, D], and labels, int64 [B], of these indices in their order.
+        """Return the images float32 [B, C, H, W] or [B, D] and the labels int64 [B] of these indices, in this order.
 
-        Raises InputError for an index outside [0, N), and FileFormatError if the files no longer hold the images whose
-        hash is ``sha256``.
+        Raises InputError for an index outside [0, N). Raises FileFormatError if the files no longer hold the images
+        whose hash is ``sha256``.
         """
         rows = [integer("indices", index, 0, len(self) - 1) for index in indices]
         return self._read(rows)
@@ -114,8 +114,8 @@ class ImageSet(LabelledImages):
 
     Args:
         name: name of the set in logs and tables.
-        x: images, float32 [N, C, H, W], or tabular inputs [N, D], finite, on the CPU; images read from files are in
-            [0, 1].
+        x: images [N, C, H, W] or tabular inputs [N, D]; float32, finite, on the CPU. Images read from files are in [0,
+            1].
         y: class of each image, int64 [N], at least 0.
         rounded: as for `LabelledImages`.
 
@@ -186,7 +186,7 @@ class ImageSet(LabelledImages):
 
     @property
     def num_classes(self) -> int:
-        """The largest label plus one; a model for this set needs at least that many outputs."""
+        """The largest label plus one; a model for this set needs at least this number of outputs."""
         return int(self.y.max()) + 1
 
     @cached_property

@@ -18,8 +18,9 @@ _ZOO = {name: f"{name}.pt" for name in ("digits-ibp-0.10", "digits-smooth-0.25",
 def list_models() -> list[str]:
     """List the names of the bundled models, to be passed to `load_model`.
 
-    "smooth" nets were trained with Gaussian noise of the standard deviation in their name. "ibp" nets were trained by
-    interval bound propagation on l∞ balls of the radius in their name. Pixels are in [0, 1].
+    The "smooth" nets were trained with Gaussian noise. The number in their name is the standard deviation. The "ibp"
+    nets were trained by interval bound propagation on l∞ balls. The number in their name is the radius. Pixels are in
+    [0, 1].
 
     >>> list_models()
     ['zoo:digits-ibp-0.10', 'zoo:digits-smooth-0.25', 'zoo:digits-smooth-0.50']
@@ -31,22 +32,24 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     """Load the model named by a spec.
 
     Args:
-        spec: ``zoo:NAME`` (`list_models`); for a model of RobustBench, ``robustbench:DATASET/THREAT/NAME`` or, for
-            cifar10/Linf, ``robustbench:NAME`` (this needs the package, and downloads no weights); or for user code,
-            imported with the working directory on the path, ``module:callable``: a torch module, or a callable without
-            arguments that returns a module, such as the module's class.
-        weights: weight file (`read_state_dict`). Default: for ``zoo:``, the bundled weights; for ``robustbench:``,
-            ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps its weights; for user
-            code, the weights that the module already has.
+        spec: ``zoo:NAME`` is a bundled model (`list_models`). ``robustbench:DATASET/THREAT/NAME`` is a model of
+            RobustBench; for cifar10/Linf, ``robustbench:NAME`` is enough. Such a spec needs the package
+            ``robustbench``; no weights are downloaded. ``module:callable`` is user code, imported with the working
+            directory on the path. The callable is a torch module, or takes no arguments and returns a module, such as
+            the module's class.
+        weights: weight file (`read_state_dict`). The default for ``zoo:`` is the bundled weights. The default for
+            ``robustbench:`` is ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench stores its
+            weights. By default, a module of user code keeps the weights that it has.
 
     Returns:
         The model in eval mode.
 
     Raises:
-        InputError: the spec has another form, or names an object that does not exist, needs arguments or ends the
+        InputError: the spec has another form, or the object that it names does not exist, needs arguments or ends the
             process.
         InputTypeError: the object is neither a torch module nor a callable that returns one.
-        FileFormatError: the weights are missing, damaged, refused or do not fit; the message lists the parameters.
+        FileFormatError: the weights are missing, damaged or refused, or do not fit the model. The message lists the
+            parameters.
         MissingExtraError: ``.safetensors`` or ``robustbench:`` is used, but the package is not installed.
 
     >>> load_model("zoo:digits-smooth-0.50").training

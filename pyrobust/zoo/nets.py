@@ -12,14 +12,14 @@ def digits_convnet(seed: int = 0) -> nn.Sequential:
     """Convolutional net for 8x8 grey images and ten classes: two convolutions, two linear layers, 34,682 parameters.
 
     It has no batch norm, pooling or dropout, so every bound propagation method supports it. Initial weights and biases
-    are uniform in ±1/√(fan-in) (LeCun et al., Efficient BackProp, 1998), drawn from a separate generator; the global
-    generator is not touched.
+    are uniform in ±1/√(fan-in) (LeCun et al., Efficient BackProp, 1998). They are drawn from a separate generator, so
+    that the global generator does not change.
 
     Args:
         seed: random seed of the initial weights.
 
     Returns:
-        The net in train mode, float32, on the CPU; maps [N, 1, 8, 8] to logits [N, 10].
+        The net in train mode, float32, on the CPU. It maps [N, 1, 8, 8] to logits [N, 10].
 
     >>> net = digits_convnet()
     >>> net(torch.zeros(5, 1, 8, 8)).shape, sum(p.numel() for p in net.parameters())

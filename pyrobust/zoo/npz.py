@@ -28,27 +28,27 @@ def load_npz(
     label: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> ImageSet:
-    """Load images and labels from the arrays x (or X) and y (or Y) of an npz file, or from arrays of other names.
+    """Load images and labels from an npz file: from the arrays x (or X) and y (or Y), or from arrays of other names.
 
-    The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], which are
-    uint8 (divided by 255) or float in [0, 1]; or x holds tabular inputs [N, D], float of any range. y [N] holds
-    integers from 0 on. Float64 is rounded to float32. If rounding changes a value, attacks warn, and certification
-    refuses the data. Certification on a grid accepts the data if the changed values are on a grid.
+    The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], or tabular
+    inputs [N, D]. Images are uint8, which is divided by 255, or float in [0, 1]. Tabular inputs are float of any range.
+    y [N] holds integers of at least 0. Float64 is rounded to float32. If rounding changes a value, attacks warn, and
+    certification refuses the data. Certification on a grid accepts the data if the changed values are on a grid.
 
     Args:
         path: the file.
-        name: name of the set. Default: the path.
-        image: name of the array of images, such as "x_test". Default: x, or X.
-        label: name of the array of labels. Default: y, or Y.
-        classes: the names of the classes in the order of the model's outputs, for labels given as names.
+        name: name of the set. By default, it is the path.
+        image: name of the array of images, such as "x_test". By default, it is x or X.
+        label: name of the array of labels. By default, it is y or Y.
+        classes: if the labels are names, the names of all classes, in the order of the model's outputs.
 
     Returns:
         The images and labels.
 
     Raises:
-        FileFormatError: the file is missing or damaged, or its contents have another form; the message names the file
-            and the array and, if this array is missing, the arrays that the file has.
-        InputError: classes are not distinct names, or a label is not among them.
+        FileFormatError: the file is missing or damaged, or its contents have another form. The message names the file
+            and the array. If the array is missing, it also lists the arrays of the file.
+        InputError: ``classes`` are not distinct names, or a label is not one of them.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -79,8 +79,8 @@ def read_npz_arrays(path: str | Path, names: Sequence[str], texts: Sequence[str]
 
     The arrays named in ``texts`` may hold strings. Arrays that are not named are ignored.
 
-    The result is writable and in native byte order. Raises FileFormatError if the file is
-    missing or damaged, or an array is missing, holds Python objects, or does not have the size in its header.
+    The result is writable and in native byte order. Raises FileFormatError if the file is missing or damaged. It is
+    also raised if an array is missing, holds Python objects, or does not have the size that its header states.
 
     >>> read_npz_arrays(Path(__file__).parent / "data" / "optdigits.npz", ["x"])["x"].shape
     (1797, 8, 8)

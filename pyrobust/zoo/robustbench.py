@@ -25,12 +25,12 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
 
     Args:
         name: NAME or DATASET/THREAT/NAME, such as "Carmon2019Unlabeled" or "cifar10/L2/Rice2020Overfitting".
-        weights: weight file; default: ``models/DATASET/THREAT/NAME.pt`` in the working directory. Models that consist
-            of several networks have the files ``NAME.pt_m0.pt``, ``NAME.pt_m1.pt``, … in that folder, and take no
-            ``weights``.
+        weights: weight file. By default, it is ``models/DATASET/THREAT/NAME.pt`` in the working directory. If a model
+            consists of several networks, ``weights`` cannot be given. Its files are ``NAME.pt_m0.pt``,
+            ``NAME.pt_m1.pt``, … in the same folder.
 
     Raises:
-        InputError: an unknown model, or one whose weights RobustBench does not keep in a file.
+        InputError: the model is unknown, or RobustBench has no file of its weights.
         FileFormatError: the weights are missing, damaged, refused or do not fit.
         MissingExtraError: RobustBench or a package that it needs is not installed.
     """

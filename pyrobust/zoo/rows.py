@@ -1,4 +1,4 @@
-"""Labelled images in the forms that data sets and loaders yield: pairs or dictionaries of one image or a batch."""
+"""Labelled images in the forms that data sets and loaders yield: a pair or a dictionary, of one image or a batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_batch(
     rounded: Callable[[Tensor], None] | None = None,
     classes: Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Convert a pair or a dictionary of one image with its label, or of a batch with labels, to x and labels [N].
+    """Convert a pair or a dictionary, of one image with its label or of a batch with labels, to x and labels [N].
 
     x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images if float32 does not represent their values.
     With ``classes``, labels are names from this list. Raises InputError, naming the data set, for any other row.

@@ -1,4 +1,7 @@
-"""Saving images as PNG files or an npz file; pixel values are bytes divided by 255, and loading gives the same bits."""
+"""Saving images as PNG files or an npz file.
+
+Pixel values are bytes divided by 255. Loading a saved image gives the same bits.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,17 @@ def save_images(
     columns: Mapping[str, Sequence[object]] | None = None,
     about: str = "",
 ) -> None:
-    """Save images without loss; their values must be bytes divided by 255, as from an attack with ``grid="1/255"``.
+    """Save images without loss.
 
-    A path that ends in .npz becomes one file with x uint8 [N, C, H, W], y and index. Any other path becomes a folder
-    with one PNG file for each image, named after its index, and a table, images.tsv. ``load_data("npz:PATH")`` and
-    ``load_data("folder:PATH")`` read this file or folder and give the same float32 bits.
+    The values must be bytes divided by 255, as in the results of an attack with ``grid="1/255"``.
 
-    Nothing is overwritten: an npz file must be new; a folder must be new, empty, or written by this function with the
-    same ``about``. In the last case, the missing files are added to the folder, and files with the same pixels stay.
+    If the path ends in .npz, one file is written, with x uint8 [N, C, H, W], y and index. For any other path, a folder
+    is written. It contains one PNG file for each image, named after its index, and a table, images.tsv.
+    ``load_data("npz:PATH")`` and ``load_data("folder:PATH")`` read this file or folder and give the same float32 bits.
+
+    Nothing is overwritten. An npz file must be new. A folder must be new, empty, or written by this function with the
+    same ``about``. In the last case, the missing files are added to the folder, and files with the same pixels are
+    kept.
 
     Args:
         path: path of the npz file or folder.
@@ -58,7 +64,7 @@ def save_images(
         about: line in the table about the origin of the images; PNG only.
 
     Raises:
-        InputError: values that are not k/255, shapes that do not agree, or a path that may not be written.
+        InputError: a value is not k/255, the shapes do not match, or the path may not be written.
         InputTypeError: arguments of another type.
         MissingExtraError: PNG is requested without Pillow (the extra ``data``).
         StoreError: a file cannot be written.
@@ -100,7 +106,8 @@ def save_images(
 def check_image_path(path: str | os.PathLike[str], shape: Sequence[int], option: str = "path") -> None:
     """Raise unless ``save_images`` can write images of this shape to the path, as far as can be known beforehand.
 
-    Raises InputError for an existing file or a folder of other files, and MissingExtraError for PNG without Pillow.
+    Raises InputError for an existing file, or for a folder of other files. Raises MissingExtraError for PNG if Pillow
+    is not installed.
     """
     path = file_path(option, path)
     if len(shape) != 3:

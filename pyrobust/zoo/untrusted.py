@@ -71,7 +71,9 @@ def check_ratio(unpacked: int, stored: int, where: str) -> None:
 
 
 def read_exactly(stream: IO[bytes], size: int, where: str) -> bytearray:
-    """Read a stream that must end after ``size`` bytes; memory use grows with the data, not with the declared size.
+    """Read a stream that must end after ``size`` bytes.
+
+    The memory use depends on the actual data, not on the declared size.
 
     Raises FileFormatError, naming ``where``, if the stream is shorter or longer.
 
@@ -101,8 +103,9 @@ def as_pixels(
 ) -> Tensor:
     """Convert pixels to float32: uint8 is divided by 255, floats are rounded to float32.
 
-    ``rounded`` is called with float64 pixels if float32 does not represent them all. Raises FileFormatError, naming
-    ``where``, for another dtype, for NaN or infinity and, with ``unit_range``, for floats outside [0, 1].
+    ``rounded`` is called with float64 pixels if float32 does not represent them all. For another dtype, for NaN and for
+    infinity, FileFormatError is raised. With ``unit_range``, it is also raised for floats outside [0, 1]. The message
+    names ``where``.
 
     >>> as_pixels(np.array([0, 255], dtype=np.uint8), "x")
     tensor([0., 1.])
@@ -131,7 +134,9 @@ def as_pixels(
 
 
 def as_labels(array: npt.NDArray[np.generic], where: str) -> Tensor:
-    """Convert labels of any integer dtype to int64; raise FileFormatError for other dtypes or labels not in [0, 2**31).
+    """Convert labels of any integer dtype to int64.
+
+    Raises FileFormatError for other dtypes, and for labels outside [0, 2**31).
 
     >>> as_labels(np.array([3, 1], dtype=np.uint8), "y")
     tensor([3, 1])
@@ -147,7 +152,7 @@ def as_labels(array: npt.NDArray[np.generic], where: str) -> Tensor:
 
 
 def as_nchw(x: Tensor, where: str) -> Tensor:
-    """Return images as [N, C, H, W], adding a channel axis to [N, H, W]; raise FileFormatError for other layouts.
+    """Return images as [N, C, H, W]; add a channel axis to [N, H, W], and raise FileFormatError for other layouts.
 
     >>> as_nchw(torch.zeros(5, 8, 8), "x").shape
     torch.Size([5, 1, 8, 8])

@@ -43,22 +43,24 @@ def as_image_set(
 
     Args:
         data: a pair (x, y) of tensors, arrays or lists; or an iterable or map-style data set, such as torch's
-            ``DataLoader`` or ``Dataset``. The items of a data set are pairs (an image with its label, or a batch with
-            labels) or dictionaries, as in Hugging Face's data sets, with an image (key "image", "img", "pixel_values"
-            or "x") and a label (key "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or
-            pictures of Pillow. Floats may have any range; float64 is rounded to float32; uint8 is divided by 255.
+            ``DataLoader`` or ``Dataset``. The items of a data set are pairs or dictionaries. A pair is an image with
+            its label, or a batch with labels. A dictionary, as in Hugging Face's data sets, has an image (key "image",
+            "img", "pixel_values" or "x") and a label (key "label", "labels", "y" or "cls"). Images are tensors or
+            arrays [C, H, W], or pictures of Pillow. Floats may have any range. float64 is rounded to float32, and uint8
+            is divided by 255.
         name: name of the set.
-        most: number of images after which reading stops, if the data have no length. Default: all.
+        most: number of images after which reading stops if the data have no length. By default, all images are read.
         rounding: treatment of float64 images with values that float32 does not represent. "keep" rounds the values and
             notes this in the set's ``rounded``, so that attacks warn and certification refuses the set. "refuse"
             raises an error. "grid" raises an error only if the images are on none of the usual grids.
-        classes: the names of the classes in the order of the model's outputs, for data whose labels are names.
+        classes: if the labels are names, the names of all classes, in the order of the model's outputs.
 
     Returns:
         The images and labels.
 
     Raises:
-        InputError: data of another form, no image, images of different shapes, or values that ``rounding`` refuses.
+        InputError: the data have another form or no image, the images have different shapes, or ``rounding`` refuses a
+            value.
 
     >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
     ImageSet(name='two', images=2, shape=(1, 8, 8), classes=4)

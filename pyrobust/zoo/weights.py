@@ -1,4 +1,4 @@
-"""Weight files: read without running code, loaded completely or not at all, and written atomically."""
+"""Weight files: they are read without running code, loaded completely or not at all, and written atomically."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Read the tensors of a weight file.
 
     Args:
-        path: a ``.safetensors`` file (needs the extra ``safetensors``), or a ``torch.save`` file that holds a state
-            dict or a checkpoint with a state dict under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or
-            ``network``. A ``torch.save`` file is loaded with ``weights_only=True``.
+        path: a ``.safetensors`` file (needs the extra ``safetensors``) or a ``torch.save`` file. A ``torch.save`` file
+            holds a state dict, or a checkpoint with a state dict under ``state_dict``, ``model_state_dict``, ``model``,
+            ``net`` or ``network``. It is loaded with ``weights_only=True``.
 
     Returns:
         The tensors by name, on the CPU.
@@ -111,8 +111,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         path: the weight file, see `read_state_dict`.
 
     Raises:
-        FileFormatError: the file cannot be read (see `read_state_dict`), or names or shapes differ; all differences are
-            listed.
+        FileFormatError: the file cannot be read (see `read_state_dict`), or names or shapes differ. The message lists
+            all differences.
 
     >>> from pyrobust.zoo import digits_convnet
     >>> load_weights(digits_convnet(), Path(__file__).parent / "data" / "digits-smooth-0.25.pt")
@@ -166,7 +166,7 @@ def save_state_dict(model: nn.Module, path: str | Path) -> None:
 
     Args:
         model: any module; its tensors are written as CPU tensors.
-        path: the file; replaced if it exists.
+        path: the file. An existing file is replaced.
 
     Raises:
         StoreError: the file cannot be written (missing folder, no permission, full disk).

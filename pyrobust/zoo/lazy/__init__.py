@@ -1,4 +1,4 @@
-"""Data sets that are read from files when a sweep needs their images; memory does not grow with their size."""
+"""Data sets that are read from files when a sweep needs their images; memory use does not grow with their size."""
 
 from __future__ import annotations
 

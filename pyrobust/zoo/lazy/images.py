@@ -26,17 +26,18 @@ _BLOCKS = 2
 class LazyImages(LabelledImages):
     """Labelled images that are read on demand, so that memory does not grow with their number.
 
-    The first use reads all images once and makes a manifest of them: their number, shape, classes, range and grid, the
-    hash that an `ImageSet` of the same images has, and a hash for every block of up to 256 images. Every later read is
-    checked against the manifest, so that a run never mixes two versions of a data set. For files, the manifest is kept
-    in ``$XDG_CACHE_HOME/pyrobust/manifests`` (or ``~/.cache``) and reused as long as the files have the same sizes and
-    modification times. The set can be pickled and sent to another process, which checks what it reads in the same way.
-    To read one image, its whole block is decoded; two decoded blocks are kept.
+    At the first use, all images are read once, and a manifest is made. The manifest has their number, shape, classes,
+    range and grid. It also has the hash of an `ImageSet` of the same images, and a hash for every block of up to 256
+    images. Every later read is checked against the manifest, so that a run never mixes two versions of a data set. For
+    files, the manifest is stored in ``$XDG_CACHE_HOME/pyrobust/manifests`` (or ``~/.cache``). It is used again as long
+    as the sizes and modification times of the files are the same. The set can be pickled and sent to another process,
+    which checks what it reads in the same way. To read one image, its whole block is decoded; two decoded blocks are
+    kept.
 
     Args:
         dataset: map-style data set, with ``__len__`` and ``__getitem__``, such as ``datasets.Dataset`` or a ``Dataset``
-            of torch, with rows that `as_image_set` can read (pairs or dictionaries). A row must be the same whenever it
-            is read. For files, use `load_parquet`, `load_hugging_face`, `load_tar`, or `load_data` with a spec.
+            of torch. Its rows are pairs or dictionaries, as for `as_image_set`. A row must be the same whenever it is
+            read. For files, use `load_parquet`, `load_hugging_face`, `load_tar`, or `load_data` with a spec.
         name: name of the set in logs and tables.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Manifests: properties of a data set found in one pass over it, with a hash of each block to check later reads."""
+"""Manifests: properties of a data set, found in one pass over it, and hashes of its blocks to check later reads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Manifest:
 
 
 def manifest_of(source: ImageSource, name: str) -> Manifest:
-    """Return the manifest of a source, from the user's cache folder or else from one pass over the images.
+    """Return the manifest of a source: from the user's cache folder if it is there, else from one pass over the images.
 
     Raises FileFormatError or InputError if the pass finds an image that cannot be read.
     """
@@ -139,7 +139,7 @@ def make_manifest(source: ImageSource, name: str) -> Manifest:
 def read_block(
     rows: Iterator[Row], count: int, shape: tuple[int, int, int], name: str, first: int
 ) -> tuple[Position, Tensor, Tensor]:
-    """Take images from a stream; return the first image's position, x [count, C, H, W] and y [count].
+    """Take images from a stream; return the position of the first image, the images x [count, C, H, W] and y [count].
 
     Raises FileFormatError if the stream ends early, or an image has another shape.
     """
@@ -172,7 +172,7 @@ def block_hash(x: Tensor, y: Tensor) -> str:
 
 
 def cache_path(source: ImageSource) -> Path | None:
-    """Path of a source's manifest, derived from its files' sizes and times; None if the manifest is not stored."""
+    """Return the path of a source's manifest, made from the files' sizes and times; None if no manifest is stored."""
     if not source.files:
         return None
     stats = [(path, path.stat()) for path in source.files]

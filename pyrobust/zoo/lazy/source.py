@@ -89,14 +89,14 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
     """Return the absolute paths of the files that a pattern names.
 
     Args:
-        pattern: a file; a folder, for all its files with the suffix, in upper or lower case; or names with braces, such
-            as ``{000..127}`` or ``{a,b}``, and wildcards. Files found in a folder or by a wildcard are in natural
-            order: a2 before a10.
+        pattern: a file, a folder, or a pattern of names. A folder stands for all its files with the suffix, in upper or
+            lower case. A pattern may contain wildcards, and braces such as ``{000..127}`` or ``{a,b}``. Files found in
+            a folder or by a wildcard are in natural order: a2 before a10.
         suffix: suffix of the files in a folder, with its dot, in lower case.
 
     Raises:
-        FileFormatError: a name from braces matches no file; a file is found twice; or a folder has no file with the
-            suffix, has files of several splits, or has such files in compressed form or in subfolders.
+        FileFormatError: a name from braces matches no file, or a file is found twice. A folder is refused if it has no
+            file with the suffix, has files of several splits, or has such files in compressed form or in subfolders.
         InputError: braces name more than 100,000 files.
 
     >>> [path.name for path in find_files(str(Path(__file__).parent / "{source,ta*}.py"), ".py")]

@@ -48,15 +48,15 @@ def load_parquet(
     hundred images.
 
     Args:
-        path: a file; a folder, for all its .parquet files; or a pattern, such as ``data/test-*.parquet``.
-        name: name of the set. Default: the path.
-        image: column of the images. Default: the column named "image", "img", "pixel_values" or "x".
-        label: column of the labels. Default: the column named "label", "labels", "y" or "cls".
-        classes: the names of the classes in the order of the model's outputs, for labels that are class names.
+        path: a file, a folder (all its .parquet files), or a pattern such as ``data/test-*.parquet``.
+        name: name of the set. By default, it is the path.
+        image: column of the images. By default, it is the column named "image", "img", "pixel_values" or "x".
+        label: column of the labels. By default, it is the column named "label", "labels", "y" or "cls".
+        classes: if the labels are names, the names of all classes, in the order of the model's outputs.
 
     Raises:
-        FileFormatError: a file is missing or damaged, or a column is missing or holds other values.
-        InputError: classes are not distinct names, or a label is not among them.
+        FileFormatError: a file is missing or damaged, or a column is missing or has values of another kind.
+        InputError: ``classes`` are not distinct names, or a label is not one of them.
         MissingExtraError: pyarrow, or Pillow for pictures, is missing.
 
     >>> load_parquet("/nowhere.parquet")
@@ -80,16 +80,16 @@ def load_hugging_face(
     The columns are as for `load_parquet`. The package ``datasets`` is not needed.
 
     Args:
-        path: folder that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; an Arrow file; or a pattern.
-        split: split of a ``DatasetDict``. Default: its only split.
-        name: name of the set. Default: the path.
-        image: column of the images. Default: as for `load_parquet`.
-        label: column of the labels. Default: as for `load_parquet`.
+        path: a folder written by ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``, an Arrow file, or a pattern.
+        split: split of a ``DatasetDict``. By default, it is the only split.
+        name: name of the set. By default, it is the path.
+        image: column of the images; the default is as for `load_parquet`.
+        label: column of the labels; the default is as for `load_parquet`.
         classes: as for `load_parquet`.
 
     Raises:
-        InputError: the split is missing, classes are not distinct names, or a label is not among them.
-        FileFormatError: a file is missing or damaged, or a column is missing or holds other values.
+        InputError: the split is missing, ``classes`` are not distinct names, or a label is not one of them.
+        FileFormatError: a file is missing or damaged, or a column is missing or has values of another kind.
         MissingExtraError: pyarrow, or Pillow for pictures, is missing.
 
     >>> load_hugging_face("/nowhere")

@@ -39,24 +39,25 @@ def load_tar(
 ) -> LazyImages:
     """Read images from tar shards with WebDataset's file names, on demand. Needs Pillow (the extra ``data``).
 
-    A sample is a run of consecutive members whose names agree up to the first dot of the base name; the part before
-    this dot is the sample's key, and the part after it is the extension. Every sample has one picture (png, jpg or
-    jpeg: 8 bits, all of the same size, all grey or all RGB), and a class: the text of its .cls member, or the entry
-    "label", "labels", "y" or "cls" of its .json member. Other members of a sample, including those with compound
-    extensions such as seg.png, are ignored, but pickled members (pyd, pickle) are refused. Members whose names begin
-    with a dot, or have no dot, belong to no sample. Nothing is unpacked to disk.
+    A sample is a series of consecutive members of a tar file whose names are equal up to the first dot of the base
+    name. The part of a name before this dot is the key of the sample, and the part after it is the extension. Every
+    sample has one picture and a class. The pictures are png, jpg or jpeg files with 8 bits, all of the same size, and
+    all grey or all RGB. The class is the text of the .cls member, or the entry "label", "labels", "y" or "cls" of the
+    .json member. Other members of a sample are ignored; this includes members with compound extensions such as seg.png.
+    Pickled members (pyd, pickle) are refused. A member belongs to no sample if its name begins with a dot or has no
+    dot. Nothing is unpacked to disk.
 
     Args:
         pattern: pattern of the uncompressed tar files: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
-        name: name of the set. Default: the pattern.
-        image: extension of the pictures, such as "seg.png". Default: png, jpg or jpeg, whichever a sample has.
-        label: extension of the classes, such as "fine.cls". Default: cls or json; for pictures with the extension
-            0.png, 0.cls if the sample has such a member.
+        name: name of the set. By default, it is the pattern.
+        image: extension of the pictures, such as "seg.png". By default, the extension is png, jpg or jpeg.
+        label: extension of the classes, such as "fine.cls". By default, it is cls or json. For pictures with the
+            extension 0.png, it is 0.cls if the sample has such a member.
 
     Raises:
         InputError: image or label is not a valid extension.
-        FileFormatError: a file is missing, compressed, truncated or otherwise damaged; a sample lacks its picture or
-            class, or has two pictures or different classes; or a key occurs twice in a file.
+        FileFormatError: a file is missing, compressed, truncated or otherwise damaged, or has a key twice. A sample is
+            refused if it has no picture, two pictures, no class or different classes.
         MissingExtraError: Pillow is missing.
 
     >>> load_tar("/nowhere/{00..07}.tar")
