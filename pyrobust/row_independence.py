@@ -1,10 +1,11 @@
 """A probe of what every certificate assumes: a row's logits depend on that row alone and are reproducible.
 
 The proofs of certified robustness are about a function of one input. The proofs do not apply to a model whose output
-for a row depends on anything else: on other rows of the batch, on the row's place, on the size of the batch, on earlier
-calls or on chance. The probe runs rows of a batch again: among other rows, in another order, and alone. The probe can
-refuse a model. Passing the probe proves nothing, because a model may depend on conditions that the probe does not vary.
-docs/decisions/row-independence.md lists the dependences that the probe finds, and the probability of finding each.
+for a row depends on more than this row: on other rows of the batch, on the row's place, on the size of the batch, on
+earlier calls or on chance. The probe runs rows of a batch again: among other rows, in another order, and alone. The
+probe can refuse a model. Passing the probe proves nothing, because a model may depend on conditions that the probe does
+not vary. docs/decisions/row-independence.md lists the dependences that the probe finds, and the probability of finding
+each.
 """
 
 from __future__ import annotations

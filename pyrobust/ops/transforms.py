@@ -130,7 +130,9 @@ def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
 def batch_of_rows(
     call: Callable[..., Tensor], size: int, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[Tensor, int]:
-    """Apply an op that takes rows [R, D] and radii [R] or [1] to a batch of rows and radii, in one call.
+    """Apply an op to a batch of rows and radii in one call.
+
+    The op takes rows [R, D] and radii [R] or [1].
 
     >>> scale = lambda rows, radius: rows * radius[:, None]
     >>> z, dim = batch_of_rows(scale, 2, (None, 0), torch.ones(3, 1), torch.tensor([[1.0], [2.0]]))

@@ -27,7 +27,7 @@ def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0
 
 
 def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Replace coefficients of max(z, slope·z) by those of z: reference of ``pyrobust.ops.batch_last_relax``.
+    """Replace coefficients of max(z, slope·z) by coefficients of z: reference of ``pyrobust.ops.batch_last_relax``.
 
     Args:
         a: [n, S, N].

@@ -1,4 +1,4 @@
-"""Tables and plots of runs, logs, curves and verdicts; each states its method, budget, confidence and data."""
+"""Tables and plots of runs, logs, curves and verdicts; all of them state the method, budget, confidence and data."""
 
 from __future__ import annotations
 

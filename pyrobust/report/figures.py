@@ -177,14 +177,14 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
     """Draw bounds on robust accuracy over epsilon in one norm: upper bounds from attacks, lower ones from verification.
 
     Args:
-        runs: runs of kind attack, or of kind verify at given epsilons; runs of one classifier and kind are joined into
-            one line. Minimum-norm runs must have the same images; each is drawn as a separate step function.
+        runs: runs of kind attack, or of kind verify at given epsilons. Runs of one classifier and kind are joined into
+            one line. Minimum-norm runs must have the same images. Each of them is drawn as a separate step function.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         styles: styles as in `certified_accuracy_frame`.
 
     Raises:
-        InputError: no run, several norms, a run that does not bound robust accuracy, or minimum-norm runs of different
-            images.
+        InputError: there is no run, the runs have several norms, a run does not bound robust accuracy, or minimum-norm
+            runs have different images.
         InputTypeError: an argument that is not a run.
     """
     checked = checked_robustness_runs(runs)

@@ -17,7 +17,7 @@ def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[Ce
     """Return logs that can be compared: at least one, of one norm, with finite radii of at least 0.
 
     Raises:
-        InputError: no log, several norms, or an invalid radius.
+        InputError: there is no log, the logs have several norms, or a radius is invalid.
         InputTypeError: an argument that is not a log.
     """
     logs = [logs] if isinstance(logs, CertificationLog) else items("logs", logs, "certification logs")

@@ -59,7 +59,7 @@ def threat_tables(
         models share a behaviour. "attacks" is included if several attacks share a model and a behaviour.
 
     Raises:
-        InputError: an unknown column or judge, or a value out of range.
+        InputError: a column or a judge is unknown, or a value is out of range.
 
     >>> rows = [ThreatVerdict(f"{m}{i}", behaviour=str(i), model=m, success=m == "a") for m in "ab" for i in range(8)]
     >>> tables = threat_tables(ThreatVerdicts(tuple(rows)))
@@ -130,7 +130,7 @@ def threat_table(
         alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes state the sample, confidence and correction of the intervals.
+        A table to print or to write. Its notes state the sample, the confidence and the correction of the intervals.
 
     Raises:
         InputError: a column is unknown, a value is out of range, or a prompt has fewer than the given k attempts.

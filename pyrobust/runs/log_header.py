@@ -31,8 +31,8 @@ def encode_header(
 ) -> bytes:
     """Encode the header of a run for a log with this content.
 
-    If there are several machines, they are written (`Run.machines`). If chunks were set aside, they are written as well
-    (`Run.set_aside`).
+    If there are several machines, the header names them (`Run.machines`). If chunks were set aside, the header names
+    these chunks (`Run.set_aside`).
 
     >>> encode_header(Header("predict", {}, "net", "", "digits", "", "real", {}), b"idx").startswith(BEGINS)
     True

@@ -125,8 +125,8 @@ class Run(Tabular):
     def table(self) -> dict[str, npt.NDArray[Any]]:
         """Columns by name, each [N], in index order; histograms and examples are returned by methods of their own.
 
-        All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain";
-        ``seconds`` float64.
+        All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) are int64. ``status`` is "ok" or "abstain".
+        ``seconds`` is float64.
 
         Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications have four
         more columns. ``samples`` is the number of samples, including the samples of the selection. ``p_upper`` is an

@@ -75,8 +75,8 @@ class RunWriter(LockedFile):
 
         Raises:
             InputError: a column is unknown, a value cannot be stored, or the images are not a chunk of this run.
-            StoreError: the file cannot be written, already holds one of these images, or belongs to a run on a grid
-                that was computed on another machine.
+            StoreError: the file cannot be written, or already holds one of these images; or the run is on a grid and
+                was computed on another machine.
         """
         values = _sqlite_columns(self._kind.columns, rows)
         unfinished = None if pending is None else _sqlite_columns(self._kind.pending, pending)

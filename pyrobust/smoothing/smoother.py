@@ -65,8 +65,8 @@ class RandomizedSmoothing:
     If an example's index in a data set is given, its noise depends only on (seed, image index, sample index).
     Otherwise, a 64-bit hash of seed, grid step, shape and values replaces the seed and the image index. The noise does
     not depend on the batch size, the number of threads, the order of examples, or the split of a data set into calls.
-    If the arithmetic of the model does not depend on the batch, the counts do not depend on them either. A certificate
-    is void for an x that was chosen after seeing counts made with the same seed.
+    If the arithmetic of the model does not depend on the batch, the same is true of the counts. A certificate is void
+    for an x that was chosen after seeing counts made with the same seed.
 
     Without indices, an example gets the same noise in three cases: ``for x in images: smoother.certify(x)``, a loop of
     ``certify_batch`` over a loader, and one call with all images. It follows that

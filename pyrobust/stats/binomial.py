@@ -229,8 +229,8 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative = "two-sided") -> float | FloatArray:
     """P-value of the exact test of p = 1/2, given k successes in n trials (sign test; Arbuthnot, 1710).
 
-    For the alternative p > 1/2 ("greater"), the p-value is P(Bin(n, 1/2) >= k). For p < 1/2 ("less"), it is P(Bin(n,
-    1/2) <= k). For "two-sided", it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
+    For "greater" (against p > 1/2), the p-value is P(Bin(n, 1/2) >= k). For "less" (against p < 1/2), the p-value is
+    P(Bin(n, 1/2) <= k). For "two-sided", it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))). The p-value is rounded up.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n.

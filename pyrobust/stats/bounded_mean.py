@@ -6,13 +6,16 @@ numbers. A bet of share g in [0, 1] against "t >= u" multiplies its wealth by
 
     f_i(u) = 1 - g (s_i - w_i u) / (1 - u) = (1 - g) + g (1 - w_i) + g (w_i - s_i) / (1 - u) >= 0.
 
-The clusters are independent. The expectation of the product of all f_i(u) is therefore the product of all 1 - g w_i
-(mu_i - u) / (1 - u). By the inequality of arithmetic and geometric means, the product is at most (1 - g sum(w_i (mu_i -
-u)) / (n (1 - u)))^n, where n is the number of clusters. If t >= u, this is at most 1. The clusters need not have the
-same distribution, and their order does not matter. The bound also holds for a mixture of bets with weights fixed in
-advance. By Markov's inequality, the wealth of the mixture is therefore at least 1/alpha with probability at most alpha.
-With constant bets, this wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random
-variables by betting" (2024). Each f_i increases in u.
+The clusters are independent. The expectation of the product of all f_i(u) is therefore the product of the expectations
+1 - g w_i (mu_i - u) / (1 - u). By the inequality of arithmetic and geometric means, this product is at most
+
+    (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n,
+
+where n is the number of clusters. If t >= u, this is at most 1. The clusters need not have the same distribution, and
+their order does not matter. The bound also holds for a mixture of bets with weights fixed in advance. By Markov's
+inequality, the wealth of the mixture is therefore at least 1/alpha with probability at most alpha. With constant bets,
+this wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"
+(2024). Each f_i increases in u.
 
 By the same argument with g = 1, the probability that all numbers are zero is at most p0(u) = prod (1 - u) / (1 - u +
 w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability for independent numbers in {0, 1}. If all
@@ -56,8 +59,8 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
     probability at least 1 - alpha. The proof is in the docstring of the module.
 
     Args:
-        totals: sum of the numbers of each cluster, [N], in [0, size]; taken as exact.
-        sizes: how many numbers each cluster has, [N] or one size for all, above 0.
+        totals: sum of the numbers of each cluster, [N], in [0, size]. The sums are taken as exact.
+        sizes: number of numbers in each cluster, above 0; [N], or one size for all clusters.
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:

@@ -13,9 +13,9 @@ from pyrobust.errors import InputError
 def holm(p_values: Iterable[float]) -> list[float]:
     """Adjust p-values of several tests: rejecting at adjusted values ≤ alpha makes an error with probability ≤ alpha.
 
-    Let p₍₁₎ ≤ … ≤ p₍ₘ₎ be the sorted p-values. The i-th adjusted value is the maximum over j ≤ i of min(1, (m − j +
-    1)·p₍ⱼ₎) (Holm, 1979). The probability that any true hypothesis is rejected is at most alpha however the tests
-    depend on each other.
+    Let p₍₁₎ ≤ … ≤ p₍ₘ₎ be the p-values in ascending order. The i-th adjusted value is the maximum, over j ≤ i, of
+    min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). The probability that any true hypothesis is rejected is at most alpha however
+    the tests depend on each other.
 
     Args:
         p_values: [m], in [0, 1]; each is a valid p-value of its own test.

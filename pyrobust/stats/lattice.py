@@ -108,7 +108,7 @@ def lattice_outcome(
         p: success probability, in [0, 1].
         looks: increasing sample sizes at which the count is judged.
         certified: smallest count that certifies at each look, as in SequentialRule.counts.
-        given_up: largest count that gives the image up at each look; below ``certified``.
+        given_up: largest count at which the image is given up at each look; below ``certified``.
 
     Returns:
         The probabilities and the expected number of samples, with their error bounds.

@@ -54,7 +54,7 @@ class SequentialRule:
 
     Certified: the lower limit of the confidence sequence has reached p0 at some look. A hybrid rule reserves a share of
     alpha for one Clopper-Pearson bound at n_max. The sequence gets the rest of alpha. By the union bound, the
-    probability that one of the two fails is at most alpha. The larger that share, the fewer successes the
+    probability that one of the two fails is at most alpha. The larger the reserved share, the fewer successes the
     Clopper-Pearson bound needs at n_max, and the more evidence the sequence needs at every look.
 
     Given up: a certificate is no longer worth the expected number of samples that it would take

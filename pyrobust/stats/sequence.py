@@ -10,9 +10,9 @@ therefore at most alpha (Ville, 1939). The set of all p with W(p) < 1/alpha is t
 inspected after any trial, any number of times. Its lower limits may be replaced by their running maximum. Voráček
 (2024) uses the sequence for certification.
 
-Let q be A/N, and let D(q, p) be the Kullback-Leibler divergence. Then ln W(p) = N D(q, p) - ln(pi N / 2)/2 - h(A) -
-h(F) - g(N). Here h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N + 1). At A = N p
-+ d
+Let q be A/N, let d be A - N p, and let D(q, p) be the Kullback-Leibler divergence. Then ln W(p) = N D(q, p) - ln(pi N /
+2)/2 - h(A) - h(F) - g(N). Here h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N +
+1). Moreover,
 
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
@@ -239,9 +239,9 @@ def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[C
         alpha: allowed failure probability of the sequence, in (0, 1).
 
     Returns:
-        Two int64 arrays of N's shape. The first holds the smallest A for which ``sequence_lower`` is at least p0, or N
-        + 1 if there is none. The second holds the largest A for which ``sequence_upper`` is below p0, or -1 if there is
-        none.
+        Two int64 arrays of N's shape. The first holds the smallest A for which ``sequence_lower`` is at least p0 (N + 1
+        if there is none). The second holds the largest A for which ``sequence_upper`` is below p0 (-1 if there is
+        none).
 
     Raises:
         InputError: a value is out of range.

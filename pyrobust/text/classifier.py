@@ -14,7 +14,7 @@ from pyrobust.text.substitutions import is_word, split_words
 
 
 class WordClassifier:
-    """A text classifier: it splits a text into words, maps words to indices, indices to vectors, and applies a network.
+    """A text classifier: it splits texts into words, maps words to vectors by their indices, and applies a network.
 
     Called with texts, the classifier returns their logits, which attacks need. Certificates need the embedding and the
     network. A model that takes indices is passed in two parts. For an ``nn.Sequential``, they are ``embedding=model[0],

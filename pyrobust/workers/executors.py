@@ -21,9 +21,9 @@ class RayCluster:
     """A Ray cluster, as an executor of sweeps.
 
     Args:
-        address: "ray", "ray://HOST" or "ray://HOST:PORT". "ray" is the cluster that the environment variable
-            RAY_ADDRESS names. If this variable is not set, "ray" is a new cluster on this machine. The other two are
-            the client server of a cluster, by default at port 10001.
+        address: "ray", "ray://HOST" or "ray://HOST:PORT". "ray" stands for the cluster that the environment variable
+            RAY_ADDRESS names. If this variable is not set, "ray" stands for a new cluster on this machine. The other
+            two addresses name the client server of a cluster, by default at port 10001.
         device: "cpu" or "cuda". By default, a resumed run keeps its device. A new run uses "cuda" if the cluster has
             GPUs.
         workers: largest number of workers. By default, there are as many as fit.

@@ -39,9 +39,9 @@ class RayActors(Fleet):
 
     Args:
         factory: makes the object of a worker.
-        address: "ray" or "ray://HOST:PORT". "ray" is the cluster that the environment variable RAY_ADDRESS names. If
-            this variable is not set, "ray" is a new cluster on this machine. "ray://HOST:PORT" is the client server of
-            a cluster, by default at port 10001.
+        address: "ray" or "ray://HOST:PORT". "ray" stands for the cluster that the environment variable RAY_ADDRESS
+            names. If this variable is not set, "ray" stands for a new cluster on this machine. "ray://HOST:PORT" names
+            the client server of a cluster, by default at port 10001.
         device: "cpu" or "cuda". By default, it is "cuda" if the cluster has GPUs.
         threads: CPUs of an actor. By default, an actor has one CPU. An actor with a GPU has the cluster's number of
             CPUs divided by its number of GPUs.

@@ -30,11 +30,11 @@ def model_hash(module: nn.Module) -> str:
     """SHA-256 of a model's structure and numbers, in hex.
 
     The hash covers the name and the class of every submodule. It covers the dtype, shape and bytes of parameters and
-    buffers, persistent or not. It also covers the attributes of certain types. These types are tensors, arrays,
-    numbers, strings, bool, None, functions, classes and modules, and also lists, tuples, sets, dicts, dataclasses,
-    namespaces and ``functools.partial`` of such values. For classes of torch, only public attributes are covered. For
-    compiled modules (TorchScript, ``torch.fx``), the code and its constants are covered. Device, memory format, train
-    or eval mode, ``requires_grad`` and the order of attributes are ignored.
+    buffers, persistent or not. It also covers attributes of certain types. These types are tensors, arrays, numbers,
+    strings, bool, None, functions, classes and modules, and also lists, tuples, sets, dicts, dataclasses, namespaces
+    and ``functools.partial`` of such values. For classes of torch, only public attributes are covered. For compiled
+    modules (TorchScript, ``torch.fx``), the code and its constants are covered. Device, memory format, train or eval
+    mode, ``requires_grad`` and the order of attributes are ignored.
 
     The hash does not cover hooks, the code of a class or function, or the values that this code reads from elsewhere
     (globals, class attributes, files). Of other objects, it covers the class but not the contents. If the model

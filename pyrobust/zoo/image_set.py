@@ -114,8 +114,8 @@ class ImageSet(LabelledImages):
 
     Args:
         name: name of the set in logs and tables.
-        x: images [N, C, H, W] or tabular inputs [N, D]; float32, finite, on the CPU. Images read from files are in [0,
-            1].
+        x: images [N, C, H, W] or tabular inputs [N, D]; float32, finite, on the CPU. Values of images read from files
+            are in [0, 1].
         y: class of each image, int64 [N], at least 0.
         rounded: as for `LabelledImages`.
 

@@ -164,7 +164,10 @@ def _band(
 
 
 def common_radii(subjects: Sequence[PageSubject]) -> list[float]:
-    """Return radii for tables of several subjects: all radii of the subject with most, and the headline radius."""
+    """Return the radii for tables of several subjects.
+
+    They are the radii of the subject with the most radii, and the headline radius.
+    """
     return sorted({*max((subject.radii for subject in subjects), key=len), subjects[0].headline})
 
 

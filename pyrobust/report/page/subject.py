@@ -42,7 +42,7 @@ class PageSource:
 
     Attributes:
         name: name of the file.
-        guarantees: sentences on what its results guarantee.
+        guarantees: sentences that state the guarantees of the results.
         facts: names and values of parameters, hashes and versions.
         command: the command line that started the run; "" if it is not stored.
         findings: findings of the auditor; None if the file was not audited.
@@ -176,7 +176,10 @@ class PageSubject:
 
     @cached_property
     def radii(self) -> list[float]:
-        """Return the radii at which bounds were decided, or round numbers that cover most examples; for tables."""
+        """Return the radii for tables.
+
+        They are the radii at which bounds were decided, or round numbers that cover most examples.
+        """
         if self.chosen:
             return list(self.chosen)
         marks = sorted({mark for bound in self.bounds for mark in bound.marks})

@@ -192,7 +192,7 @@ def gallery(subject: PageSubject) -> dict[str, list[Shown]]:
     """Return the worst and the best examples.
 
     The worst examples begin with the misclassified ones. Half of the worst examples are misclassified, unless there are
-    too few misclassified or too few other examples.
+    too few misclassified or too few correctly classified examples.
     """
     order = subject.order.tolist()
     wrong = int((~subject.correct).sum())

@@ -125,8 +125,9 @@ class Kind:
         outcome: what a rate at an epsilon counts, such as "verified"; "" if the run has no such rates.
         side: how the rates at an epsilon bound robust accuracy, for a figure's caption.
         table: function of `pyrobust.report` that makes the run's table; by default a table of its ``rates``.
-        panel: help heading under which the kind's command is listed. The command is the function named after the kind,
-            with underscores for dashes, in the `pyrobust.cli.sweeps` module of that name.
+        panel: help heading under which the kind's command is listed. The command is a function in a module of
+            `pyrobust.cli.sweeps`. The function and its module have the name of the kind, with underscores in place of
+            dashes.
     """
 
     name: ClassVar[str] = ""

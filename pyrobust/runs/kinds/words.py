@@ -123,7 +123,7 @@ def attack_of(parameters: dict[str, Any]) -> str:
 
 
 def planned_attacks(name: str, settings: dict[str, Any]) -> list[str]:
-    """List the attacks that an ensemble runs, in order; for any other attack, only its own name.
+    """List the attacks that an ensemble runs, in order; for any other attack, list only its own name.
 
     >>> planned_attacks("AutoAttack", {"attacks": "apgd-ce, square"})
     ['apgd-ce', 'square']
