@@ -341,10 +341,8 @@ class Runner:
     ) -> None:
         """Call ``step(begin, end)`` for batches of rows that together cover [0, total).
 
-        A batch that does not fit in memory is halved and tried again.
-
-        It must be possible to repeat a step. A step therefore changes nothing before its forward pass is done, or it
-        keeps track of its progress.
+        A batch that does not fit in memory is halved and tried again. It must therefore be possible to repeat a step:
+        the step either changes nothing before its forward pass is done, or keeps track of its progress.
 
         Args:
             total: number of rows.

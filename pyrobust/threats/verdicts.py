@@ -88,7 +88,7 @@ class ThreatVerdict:
             raise InputError("success", "None exactly if status is not judged", f"{self.success} with {self.status}")
 
     def value(self, name: str) -> Any:
-        """The value of a column of ``ThreatVerdict`` or of ``extras``; "" where the row lacks the column."""
+        """Return the value of a column of ``ThreatVerdict`` or ``extras``; "" if the row does not have the column."""
         return getattr(self, name) if name in COLUMNS else dict(self.extras).get(name, "")
 
 
