@@ -13,8 +13,8 @@ def hyperplane_step(
 ) -> Tensor:
     """Find the smallest step onto a hyperplane within a box: reference of ``pyrobust.ops.hyperplane_step``.
 
-    The signature and formula are those of the op. The coordinates are sorted by the step size at which each coordinate
-    is clipped by the box. A running sum then shows which coordinate is the last one to be clipped.
+    The signature and the formula are the same as for the op. The coordinates are sorted by the step size at which each
+    coordinate is clipped by the box. A running sum then shows which coordinate is the last one to be clipped.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
     >>> hyperplane_step(x, x, w, torch.tensor([-1.0]), "linf")

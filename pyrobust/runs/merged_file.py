@@ -36,9 +36,9 @@ def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     """Write the shards of one sweep as one run file, atomically.
 
     The file holds what a single process would have written, with two exceptions. The times differ, and the versions and
-    the machine are taken from the first shard. The file's chunks are those of the whole run and mix images of all
-    shards. A chunk names all machines that computed its images, unless the first shard's machine computed all of them.
-    Unfinished images and chunks that were set aside are left out.
+    the machine are taken from the first shard. The file has the chunks of the whole run, and each chunk mixes images of
+    all shards. A chunk names all machines that computed its images, unless the first shard's machine computed all of
+    them. Unfinished images and chunks that were set aside are left out.
 
     Everything in the shards is checked, and memory use does not grow with their size.
 
