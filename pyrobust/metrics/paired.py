@@ -154,8 +154,8 @@ def compare_at_radii(
     """Compare two classifiers on the same examples at each radius, by the exact test of ``paired_test``.
 
     Outcome "certified" compares certified radii: an example counts at r if ``radius ≥ r`` and ``radius > 0``. Outcome
-    "robust" compares distances of adversarial examples: an example counts unless ``distance ≤ r``. NaN counts as
-    neither certified nor attacked, as in ``robustness_shares``.
+    "robust" compares distances of adversarial examples: an example counts unless ``distance ≤ r``. An example whose
+    radius or distance is NaN counts neither as certified nor as broken, as in ``robustness_shares``.
 
     Args:
         first: [N], float, the radius or distance of each example for the first classifier, at least 0 or NaN; radii are

@@ -87,7 +87,8 @@ class GroupShares(Tabular):
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
         shares: [G], the RobustnessShares of each group; ``crossings`` are positions among all examples.
-        alpha: upper bound on the probability that, for one share at one radius, any group's interval misses.
+        alpha: upper bound, for each share and radius, on the probability that the interval of any group misses the true
+            share.
     """
 
     groups: _Ints

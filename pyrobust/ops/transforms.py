@@ -119,7 +119,7 @@ def differentiable(
 
 
 def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
-    """Move the batch dimension to the front, or add a batch dimension of this size.
+    """Move the batch dimension to the front; without one, add a batch dimension of size ``size``.
 
     >>> batch_first(torch.zeros(3, 2), 1, 2).shape, batch_first(torch.zeros(3), None, 2).shape
     (torch.Size([2, 3]), torch.Size([2, 3]))

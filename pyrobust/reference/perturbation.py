@@ -11,7 +11,7 @@ from .rounding import _two_sum
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
-    """Add z to x, rounded toward x, then clipped to the box: reference of ``pyrobust.ops.add_perturbation``.
+    """Add z to x, round the sum toward x and clip it: reference of ``pyrobust.ops.add_perturbation``.
 
     Each element is the number nearest to x + z among the numbers of x's dtype that lie between x and x + z and in
     [lower, upper].

@@ -25,7 +25,7 @@ _MOST_LABELS: Final = 10**7
 def labelled_success_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95
 ) -> ThreatRates:
-    """Compute the success rate by human labels: over the rows with a ``human_label``, in place of the judge's verdict.
+    """Compute the success rate of the rows with a ``human_label``; the label replaces the judge's verdict.
 
     The judge's errors do not influence this rate. The labelled answers have to be a random sample of the judged
     answers. If behaviours have several attempts, sample whole behaviours.

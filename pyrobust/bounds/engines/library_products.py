@@ -92,7 +92,7 @@ class LibraryProducts:
 
     @property
     def least(self) -> int:
-        """Least number of multiplications for one example at which interval bounds of a layer use the library."""
+        """Multiplications per example from which on interval bounds of a layer use oneDNN."""
         return _SMALL
 
     @contextlib.contextmanager

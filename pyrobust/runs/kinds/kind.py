@@ -216,7 +216,7 @@ class Kind:
         return [name for name, column in self.columns.items() if not isinstance(column, Votes | ExampleColumn)]
 
     def check_rows(self, parameters: Parameters, table: Table, path: Path) -> None:
-        """Raise FileFormatError for untrusted rows that no run of this kind and these parameters can hold."""
+        """Raise FileFormatError for untrusted rows that contradict the kind or the parameters of the run."""
         for fault, passed in self._row_checks(parameters, table):
             if not passed:
                 raise FileFormatError(f"{path}: damaged: holds {fault}; do not use this file")
@@ -264,7 +264,7 @@ class Kind:
         raise NotImplementedError
 
     def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
-        """Yield rates, apart from clean accuracy, for the table and the JSON of a non-empty run."""
+        """Yield all rates but clean accuracy, for the table and the JSON of a non-empty run."""
         yield from ()
 
     def epsilons_of(self, parameters: Parameters) -> Sequence[float]:

@@ -27,7 +27,8 @@ def check_bounds(
         name: the argument, for messages.
         forward: the operator.
         bounds: (l [n], u [n]) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), each [n].
-        exact: whether the bounds are rounded outward; if not, a larger error is allowed, and all ranges are finite.
+        exact: whether the bounds are rounded outward. If not, the check allows a larger error and uses finite ranges
+            only.
 
     Raises:
         InputError: a value lies outside its bounds; the message names the range and the point.

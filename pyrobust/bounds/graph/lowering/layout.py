@@ -290,7 +290,7 @@ def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
 
 @lowers(aten._to_copy.default, aten.type_as.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device)
 def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> Value:
-    """The input itself: a conversion may change its device, but not its dtype."""
+    """Lower a conversion to its input; it may change the device, but not the dtype."""
     if isinstance(z, Constant):
         dtype = lowering.dtype
         return Constant.evaluated(lambda tensor: tensor.to(dtype), [z])
