@@ -1,6 +1,7 @@
 """Rules of the package's code that no linter has; each test reads the syntax trees of all modules."""
 
 import ast
+import functools
 import inspect
 import math
 from collections import defaultdict
@@ -15,6 +16,14 @@ from pyrobust.runs.kinds import KINDS
 
 PACKAGE = Path(pyrobust.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a tree, an outer one before those in it."""
+    return list(ast.walk(tree))
+
+
 ERRORS = {name for name, value in vars(errors).items() if inspect.isclass(value)}
 ARGUMENT_ERRORS = ("InputError", "InputTypeError")
 MOST_POSITIONAL = 6
@@ -28,7 +37,7 @@ def name_of(function: ast.expr) -> str:
 
 
 def argument_errors(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call) and name_of(node.func) in ARGUMENT_ERRORS)
+    return (node for node in nodes(tree) if isinstance(node, ast.Call) and name_of(node.func) in ARGUMENT_ERRORS)
 
 
 def messages_with_an_argument(tree: ast.AST) -> Iterator[int]:
@@ -48,7 +57,7 @@ def messages_with_an_argument(tree: ast.AST) -> Iterator[int]:
 
 def parsed_messages(tree: ast.AST) -> Iterator[int]:
     """The lines that take the message of an exception of the package apart."""
-    for handler in (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.type is not None):
+    for handler in (node for node in nodes(tree) if isinstance(node, ast.ExceptHandler) and node.type is not None):
         assert handler.type is not None
         caught = {name_of(node) for node in ast.walk(handler.type) if isinstance(node, ast.expr)}
         for node in ast.walk(handler) if caught & ERRORS else ():
@@ -108,7 +117,7 @@ def definitions(trees: Iterable[ast.AST]) -> dict[str, list[float]]:
     """The functions, methods and classes that trees define: by name, the number of arguments that each names."""
     counts: dict[str, list[float]] = defaultdict(list)
     for tree in trees:
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.FunctionDef):
                 counts[node.name].append(len(node.args.posonlyargs + node.args.args))
             elif isinstance(node, ast.ClassDef):
@@ -119,7 +128,7 @@ def definitions(trees: Iterable[ast.AST]) -> dict[str, list[float]]:
 def constructors(trees: Iterable[ast.AST]) -> dict[str, int]:
     """By class name, the most positional arguments that a constructor takes: those of __init__, or the fields."""
     classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in (node for tree in trees for node in nodes(tree)):
         if isinstance(node, ast.ClassDef):
             classes[node.name].append(node)
 
@@ -147,6 +156,10 @@ def class_called(call: ast.Call, inside: str) -> str:
     return inside if is_type or name_of(function) in ("cls", "__class__") else ""
 
 
+def starred(call: ast.Call) -> bool:
+    return any(isinstance(argument, ast.Starred) for argument in call.args)
+
+
 def long_calls(tree: ast.AST, callees: dict[str, list[float]], fields: dict[str, int]) -> Iterator[int]:
     """The lines that call a known callee with too many positional arguments.
 
@@ -157,29 +170,32 @@ def long_calls(tree: ast.AST, callees: dict[str, list[float]], fields: dict[str,
     import; a starred argument in their calls counts as if it filled as many fields as there are.
     """
     local = definitions([tree])
+    calls = [
+        call
+        for call in nodes(tree)
+        if isinstance(call, ast.Call) and (starred(call) or len(call.args) > MOST_POSITIONAL)
+    ]
     foreign, renamed, inside = set(), {}, {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             foreign |= {(name.asname or name.name).partition(".")[0] for name in node.names} - {"pyrobust"}
         elif isinstance(node, ast.ImportFrom) and not node.level and not (node.module or "").startswith("pyrobust"):
             foreign |= {name.asname or name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             renamed |= {name.asname: name.name for name in node.names if name.asname}
-        elif isinstance(node, ast.ClassDef):  # an inner class comes after the outer one
+        elif isinstance(node, ast.ClassDef) and any(class_called(call, node.name) for call in calls):
+            # an inner class comes after the outer one
             inside |= {id(call): class_called(call, node.name) for call in ast.walk(node) if isinstance(call, ast.Call)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            first: ast.expr = node.func
-            while isinstance(first, ast.Attribute | ast.Call | ast.Subscript):
-                first = first.func if isinstance(first, ast.Call) else first.value
-            name = name_of(node.func)
-            name = inside.get(id(node)) or renamed.get(name, name)
-            passed = len(node.args)
-            if any(isinstance(argument, ast.Starred) for argument in node.args):
-                passed = max(passed, fields.get(name, 0))
-            named = max(local[name] if isinstance(node.func, ast.Name) and name in local else callees.get(name, [0]))
-            if name_of(first) not in foreign and min(passed, named) > MOST_POSITIONAL:
-                yield node.lineno
+    for call in calls:
+        first: ast.expr = call.func
+        while isinstance(first, ast.Attribute | ast.Call | ast.Subscript):
+            first = first.func if isinstance(first, ast.Call) else first.value
+        name = name_of(call.func)
+        name = inside.get(id(call)) or renamed.get(name, name)
+        passed = max(len(call.args), fields.get(name, 0) if starred(call) else 0)
+        named = max(local[name] if isinstance(call.func, ast.Name) and name in local else callees.get(name, [0]))
+        if name_of(first) not in foreign and min(passed, named) > MOST_POSITIONAL:
+            yield call.lineno
 
 
 @pytest.mark.parametrize(
@@ -238,7 +254,7 @@ def test_few_literals_name_a_kind_of_run() -> None:
         if PACKAGE / "runs" / "kinds" in path.parents:
             continue
         arguments = {id(call.args[0]) for call in argument_errors(tree) if call.args}
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Constant) and node.value in names and id(node) not in arguments:
                 literals.append(f"{path}:{node.lineno}: {node.value}")
     assert len(literals) <= MOST_KIND_NAMES, "\n".join(literals)

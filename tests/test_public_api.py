@@ -143,7 +143,8 @@ def test_the_library_prints_nothing():
         parts = path.relative_to(PACKAGE).parts
         if parts[0] == "cli" or (parts[0] == "compat" and parts[1] in PRINTING):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if re.search(r"\b(print|eval|exec)\b", text) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("print", "eval", "exec"), f"{path}:{node.lineno}"
 

@@ -39,7 +39,7 @@ def expected(noise: str, shape: tuple[int, ...], real: torch.dtype = torch.float
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_every_shape(simd_level: str, noise: str) -> None:
-    for shape, seed in itertools.product(SHAPES, (3, 2**64 - 1)):
+    for shape, seed in zip(SHAPES, itertools.cycle((3, 2**64 - 1)), strict=False):
         got = drawn(ops, noise, images(3, *shape), RUNS, sigma=0.37, seed=seed)
         assert agree(got, expected(noise, shape, seed=seed)), (shape, seed)
 
