@@ -71,19 +71,19 @@ def assert_count(false, probabilities, alpha):
     assert false <= allowed + 4 * math.sqrt(allowed)
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.001])
 @pytest.mark.parametrize(
-    ("noise", "weights", "bias"),
+    ("noise", "weights", "bias", "alpha", "examples"),
     [
-        ("gaussian", [1.0], 0.0),
-        ("gaussian", [3.0, -4.0, 12.0], 2.5),
-        ("uniform", [0.0, 2.0], 0.0),
-        ("laplace", [4.0, 0.0, 0.0], 0.0),
+        ("gaussian", [1.0], 0.0, 0.05, 4000),
+        ("gaussian", [3.0, -4.0, 12.0], 2.5, 0.05, 4000),
+        ("uniform", [0.0, 2.0], 0.0, 0.05, 4000),
+        ("laplace", [4.0, 0.0, 0.0], 0.0, 0.05, 4000),
+        ("gaussian", [1.0], 0.0, 0.001, EXAMPLES),
     ],
 )
-def test_false_certificates_of_linear_classifiers(noise, weights, bias, alpha):
+def test_false_certificates_of_linear_classifiers(noise, weights, bias, alpha, examples):
     sigma, n0, n = 0.25, 11, 150
-    p = hard_probabilities(EXAMPLES, n, alpha)
+    p = hard_probabilities(examples, n, alpha)
     w = np.array(weights)
     norm = np.linalg.norm(w)
     foot = -bias * w / norm**2

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.attack_runs import Mine, digits, pgd
+from support.attack_runs import Mine, digits, fitted, pgd
 from support.example_parameters import example
 from support.sweep_models import FEW, Bands, Failing, Stop, images, same, smoother, stop_after
 from torch import nn
@@ -46,13 +46,12 @@ def attack(attacker: Any = None, **options: Any) -> Run:
 
 
 def verify(**options: Any) -> Run:
-    model = load_model("zoo:digits-smooth-0.25")
     defaults: dict[str, Any] = {"epsilons": [0.02, 0.05], "attack": "pgd", "batch_size": 2}
-    return verify_dataset(model, digits(6), **(defaults | options))
+    return verify_dataset(fitted(), digits(6), **(defaults | options))
 
 
 def sandwich(**options: Any) -> Run:
-    return sandwich_dataset(load_model("zoo:digits-ibp-0.10"), digits(2), batch_size=1, **options).run
+    return sandwich_dataset(fitted(), digits(2), batch_size=1, **options).run
 
 
 SWEEPS: dict[str, Callable[..., Run]] = {
@@ -64,7 +63,7 @@ SWEEPS: dict[str, Callable[..., Run]] = {
         AutoAttack(load_model("zoo:digits-ibp-0.10"), 0.12, certify_first=True, attacks_to_run=["square"]), **options
     ),
     "nearest": lambda **options: attack_dataset(
-        FAB(load_model("zoo:digits-smooth-0.25"), norm="l2", steps=3), digits(6), minimum=True, batch_size=1, **options
+        FAB(fitted(), norm="l2", steps=3), digits(6), minimum=True, batch_size=1, **options
     ),
     "verify": verify,
     "sandwich": sandwich,

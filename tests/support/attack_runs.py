@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,20 @@ EPSILON = 0.15
 def digits(count: int = IMAGES) -> ImageSet:
     data = load_data("digits")
     return ImageSet("digits", data.x[:count], data.y[:count].clone())
+
+
+@functools.cache
+def fitted() -> nn.Module:
+    """A small net for the digits, quick to bound and to attack: random features and the last layer of least squares."""
+    data, generator = load_data("digits"), torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10)).eval().requires_grad_(False)
+    net[1].weight.normal_(0, 0.3, generator=generator)
+    net[1].bias.fill_(0.1)
+    features = torch.cat([net[:3](data.x), torch.ones(len(data.x), 1)], 1)
+    last = torch.linalg.lstsq(features, nn.functional.one_hot(data.y, 10).float()).solution
+    net[3].weight.copy_(last[:-1].T)
+    net[3].bias.copy_(last[-1])
+    return net
 
 
 def pgd(**options: Any) -> PGD:

@@ -45,6 +45,7 @@ def tight() -> tuple[nn.Module, Tensor, Tensor]:
     return model, x, model(x).argmax(1)
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize(("norm", "semantics"), CASES)
 def test_an_unsound_certificate_is_caught(unsound: None, norm: str, semantics: str) -> None:
     model, x, y = tight()
@@ -60,6 +61,7 @@ def test_an_unsound_certificate_is_caught(unsound: None, norm: str, semantics: s
         both.check()
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize(("norm", "semantics"), CASES)
 def test_tight_certificates_do_not_cross(norm: str, semantics: str) -> None:
     model, x, y = tight()
@@ -69,6 +71,7 @@ def test_tight_certificates_do_not_cross(norm: str, semantics: str) -> None:
     assert (both.lower > 0.95 * both.upper).mean() > 0.5
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_the_command_fails_and_names_example_and_file(unsound: None, tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     command = ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--max", "3", "--out", str(path)]
@@ -85,6 +88,7 @@ def test_the_command_fails_and_names_example_and_file(unsound: None, tmp_path: P
     assert CliRunner().invoke(app, command).exit_code == 1
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_rounding_alone_is_no_crossing_in_exact_arithmetic(unsound: None, tmp_path: Path) -> None:
     """Where the margin may be positive in exact arithmetic, the model's rounding can have fooled it."""
     model, x, y = tight()
@@ -97,7 +101,7 @@ def test_rounding_alone_is_no_crossing_in_exact_arithmetic(unsound: None, tmp_pa
 def test_too_many_crossings_of_a_smoothed_classifier_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
     data = load_data("digits")
-    honest = sandwich_dataset(smoother, data, n=500, n_attack=500, max_images=6)
+    honest = sandwich_dataset(smoother, data, n=500, n_attack=500, steps=5, draws=16, max_images=6)
     honest.check()
     assert honest.crossings == ()
     fixed = batches.fixed_results
@@ -106,7 +110,7 @@ def test_too_many_crossings_of_a_smoothed_classifier_fail(monkeypatch: pytest.Mo
         return (result := fixed(*args, **options)) | {"radius": 3 * result["radius"]}
 
     monkeypatch.setattr(batches, "fixed_results", exaggerated)
-    both = sandwich_dataset(smoother, data, n=500, n_attack=500, max_images=6)
+    both = sandwich_dataset(smoother, data, n=500, n_attack=500, steps=5, draws=16, max_images=6)
     assert len(both.crossings) > both.allowed_crossings == 1
     assert all(c.p_value is not None and c.p_value <= 0.001 and c.lower_by == "smoothing" for c in both.crossings)
     with pytest.raises(CrossingError, match=r"expected at most 1: .* \(p-value"):
@@ -140,6 +144,7 @@ def check_enumerated(seed: int, points: int, norm: str, semantics: str) -> tuple
     return both.lower, distance, both.upper
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_the_exact_distance_lies_between_the_bounds(norm: str) -> None:
     lower, exact, upper = check_enumerated(11, 3, norm, "real")
