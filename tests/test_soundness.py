@@ -74,10 +74,10 @@ def assert_count(false, probabilities, alpha):
 @pytest.mark.parametrize(
     ("noise", "weights", "bias", "alpha", "examples"),
     [
-        ("gaussian", [1.0], 0.0, 0.05, 4000),
-        ("gaussian", [3.0, -4.0, 12.0], 2.5, 0.05, 4000),
-        ("uniform", [0.0, 2.0], 0.0, 0.05, 4000),
-        ("laplace", [4.0, 0.0, 0.0], 0.0, 0.05, 4000),
+        ("gaussian", [1.0], 0.0, 0.05, 8000),
+        ("gaussian", [3.0, -4.0, 12.0], 2.5, 0.05, 8000),
+        ("uniform", [0.0, 2.0], 0.0, 0.05, 8000),
+        ("laplace", [4.0, 0.0, 0.0], 0.0, 0.05, 8000),
         ("gaussian", [1.0], 0.0, 0.001, EXAMPLES),
     ],
 )

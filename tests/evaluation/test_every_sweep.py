@@ -63,7 +63,7 @@ SWEEPS: dict[str, Callable[..., Run]] = {
         AutoAttack(load_model("zoo:digits-ibp-0.10"), 0.12, certify_first=True, attacks_to_run=["square"]), **options
     ),
     "nearest": lambda **options: attack_dataset(
-        FAB(fitted(), norm="l2", steps=3), digits(6), minimum=True, batch_size=1, **options
+        FAB(fitted(), norm="l2", steps=3), digits(4), minimum=True, batch_size=1, **options
     ),
     "verify": verify,
     "sandwich": sandwich,
