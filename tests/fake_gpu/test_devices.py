@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from support.attack_models import shortened
 from support.fake_cuda import FakeCuda, FakeTensor, MixedDevicesError
 from support.gpu_nets import labelled, small_net
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 import pyrobust
 import pyrobust.compat.robustbench as robustbench
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust import BoundedModel, RandomizedSmoothing, metrics
-from pyrobust.attacks import AutoAttack, diagnose
+from pyrobust.attacks import EOT, AutoAttack, diagnose
 from pyrobust.attacks.catalogue import CATALOGUE
-from pyrobust.attacks.diagnosis import trials
+from pyrobust.attacks.diagnosis import surrogate, trials
+from pyrobust.attacks.minimum import ensemble
 from pyrobust.bounds import DifferentiableBounds
 from pyrobust.compat.autoattack import AutoAttack as DropIn
 from pyrobust.compat.smoothing import Smooth
@@ -46,7 +49,8 @@ def numbers(value: Any) -> Any:
 
 @functools.cache
 def on_the_cpu(call: Call) -> Any:
-    return numbers(call(small_net(), *labelled()))
+    with torch._C.DisableTorchFunction(), _disable_current_modes():  # fake GPUs make each operation slow
+        return numbers(call(small_net(), *labelled()))
 
 
 def agree(call: Call, pair: tuple[str, str], off: float = 1e-6) -> None:
@@ -66,12 +70,15 @@ def attacked(name: str, norm: str) -> Call:
     options = dict(entry.settings)
     if entry.steps:
         options[entry.steps] = 2 if name in SLOW else 5
+    options |= {"searches": 2} if name in ("cw", "ead") else {}
     if name == "autoattack":
         options["version"] = "rand"
     if name == "spsa":
         options["samples"] = 8
 
     def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+        if name == "autoattack":
+            model = EOT(model, 4)
         x_adv = entry.attack(model, 3 if norm == "l0" else 0.2, norm, **options).generate(x, y)
         assert x_adv.device == x.device
         return x_adv
@@ -111,6 +118,8 @@ def test_drop_in_attacks(fake_cuda: FakeCuda, few_steps: None, name: str) -> Non
 def test_diagnose(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     for budget in ("_STEPS", "_MORE_STEPS", "_QUERIES", "_TRANSFER_STEPS"):
         monkeypatch.setattr(trials, budget, 4)
+    monkeypatch.setattr(trials, "_MORE_RESTARTS", 2)
+    monkeypatch.setattr(surrogate, "_STEPS_PER_ROUND", 2)
     x, y = labelled()
     assert diagnose(small_net().to(GPU), x.to(GPU), y, 0.05).verdict in ("nothing found", "undecided")
 
@@ -143,9 +152,9 @@ def smoothing(model: nn.Module, x: Tensor, y: Tensor) -> Any:
     counts = []
     for options in ({"grid": "1/255"}, {"grid": None, "normalize": ([0.5], [0.25])}):
         smoother = RandomizedSmoothing(model, 4, 0.25, batch_size=16, **options)
-        fixed = smoother.certify_batch(x, n0=10, n=60, indices=range(4))
-        sequential = smoother.certify_batch(x, n0=10, n=300, method="sequential", radii=[0.1], indices=range(4))
-        predicted = smoother.predict_batch(x, n=60, indices=range(4))
+        fixed = smoother.certify_batch(x, n0=10, n=20, indices=range(4))
+        sequential = smoother.certify_batch(x, n0=10, n=60, method="sequential", radii=[0.1], indices=range(4))
+        predicted = smoother.predict_batch(x, n=20, indices=range(4))
         counts += [torch.from_numpy(votes) for votes in (fixed.counts, sequential.counts, predicted.counts)]
     return counts
 
@@ -181,7 +190,7 @@ def training_losses(model: nn.Module, x: Tensor, y: Tensor) -> Any:
 
 
 def sweeps(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-    data = labelled()
+    data = labelled(2)
     certified = pyrobust.certify_dataset(RandomizedSmoothing(model, 4, 0.25, batch_size=16), data, n0=10, n=40)
     attacks = pyrobust.attack_dataset(pyrobust.PGD(model, 0.2, steps=3), data)
     verified = pyrobust.verify_dataset(model, data, epsilons=[0.01])
@@ -200,7 +209,8 @@ def test_calls(fake_cuda: FakeCuda, few_steps: None, call: Call, pair: tuple[str
     agree(call, pair, 1e-4 if call is ibp_bounds else 1e-6)
 
 
-def test_sandwich(fake_cuda: FakeCuda, few_steps: None) -> None:
+def test_sandwich(fake_cuda: FakeCuda, few_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ensemble, "_BUDGETS", {"fmn": {"steps": 5, "restarts": 2}, "fab-t": {"steps": 3}})
     x, y = labelled(1)
     both = [
         pyrobust.sandwich(small_net().to(device), x, y, semantics="real", method="lipschitz") for device in (GPU, "cpu")
@@ -259,9 +269,9 @@ def test_convolutions_of_a_gpu_are_not_float32(fake_cuda: FakeCuda, monkeypatch:
         BoundedModel(dense, x).verify(x, y, 0.01, semantics="float32")
 
 
-def test_certificates_first_of_a_gpu(fake_cuda: FakeCuda, few_steps: None) -> None:
+def test_certificates_first_of_a_gpu(fake_cuda: FakeCuda) -> None:
     x, y = labelled()
-    attack = AutoAttack(small_net().to(GPU), 0.01, certify_first=True)
+    attack = shortened(AutoAttack(small_net().to(GPU), 0.01, certify_first=True), 2)
     attack.generate(x, y)
     assert attack.result is not None
     assert attack.result.certified_first is not None

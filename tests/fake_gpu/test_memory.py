@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import pyrobust
 from pyrobust import APGD, DDN, FAB, FMN, PGD, BoundedModel, RandomizedSmoothing, Square
-from pyrobust.attacks.black_box import square_windows
+from pyrobust.attacks.black_box import square, square_windows
 from pyrobust.errors import ModelError
 from pyrobust.machine import free_memory, is_out_of_memory
 from pyrobust.ops import sample_grid_noise
@@ -163,10 +163,13 @@ def per_step(cuda: FakeCuda, run: Callable[[int], Any], few: int, many: int) -> 
         (DDN, "l2", 50),
     ],
 )
-def test_steps_of_attacks(fake_cuda: FakeCuda, attack: Any, norm: str, limit: int) -> None:
+def test_steps_of_attacks(
+    fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, attack: Any, norm: str, limit: int
+) -> None:
+    monkeypatch.setattr(square, "_QUERIES_PER_DRAW", 16)
     x, y = labelled(6)
     net, x, y = small_net().to(GPU), x.to(GPU), y.to(GPU)
-    few, many = {Square: (64, 128), APGD: (12, 24), FAB: (6, 12)}.get(attack, (4, 8))
+    few, many = {Square: (16, 32), APGD: (12, 24)}.get(attack, (4, 8))
 
     def run(steps: int) -> None:
         options: dict[str, Any] = {"n_queries": steps, "rescale_schedule": False} if attack is Square else {}

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
 import pyrobust
 from pyrobust.bounds.graph import capture
@@ -45,6 +44,7 @@ _STRICT = {
     *("mm", "bmm", "addmm", "index_select", "gather", "scatter", "scatter_", "embedding", "convolution", "cat"),
     *("stack", "searchsorted"),
 }
+_NESTED = (Tensor, tuple, list, dict)
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
@@ -203,14 +203,21 @@ class FakeCuda:
         """Run an operator on the CPU tensors inside, check its devices, and wrap what it returns."""
         signature = Signature.of(func)
         name = signature.name
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        fake = [tensor for tensor in tensors if isinstance(tensor, FakeTensor)]
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         wanted = self.device(kwargs["device"]) if kwargs.get("device") is not None else None
         if wanted is not None:
             kwargs["device"] = torch.device("cpu")
+        non_blocking = name == "_to_copy" and bool(kwargs.pop("non_blocking", False))
+        tensors: list[Tensor] = []
+
+        def plain(tensor: Tensor) -> Tensor:
+            tensors.append(tensor)
+            return tensor.inner if isinstance(tensor, FakeTensor) else tensor
+
+        plain_args, plain_kwargs = _mapped(plain, args), _mapped(plain, kwargs)
+        fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
         if name == "_to_copy":
-            device = self._copied(args[0].device, wanted or args[0].device, bool(kwargs.pop("non_blocking", False)))
+            device = self._copied(args[0].device, wanted or args[0].device, non_blocking)
         elif name == "copy_":
             device = self._copied(args[1].device, args[0].device, len(args) > 2 and bool(args[2]))
         elif name in _INDEXING:
@@ -220,12 +227,11 @@ class FakeCuda:
             device = wanted or device
         if fake and name in _WAITING:
             self.wait(name)
-        on_gpu = bool(fake) or device.type == "cuda"
+        on_gpu = fake or device.type == "cuda"
         if on_gpu and not signature.viewed and name not in _FREE:
             # torch unfolds one image a launch
             self.counts.launches[name, _line()] += len(args[0]) if name == "im2col" else 1
-        plain = tree_map(lambda leaf: leaf.inner if isinstance(leaf, FakeTensor) else leaf, (args, kwargs))
-        result = func(*plain[0], **plain[1])
+        result = func(*plain_args, **plain_kwargs)
         if signature.view_in_place and isinstance(args[0], FakeTensor):
             with no_dispatch():
                 func(*args, **kwargs)
@@ -266,16 +272,16 @@ class FakeCuda:
     def _wrapped(self, signature: Signature, args: Any, kwargs: Any, result: Any, device: torch.device) -> Any:
         """The results on their device; those that are an argument are that argument."""
 
-        def wrap(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor) or device.type != "cuda":
-                return leaf
+        def wrap(tensor: Tensor) -> Tensor:
+            if isinstance(tensor, FakeTensor) or device.type != "cuda":
+                return tensor
             if not signature.viewed:
-                self.peak += leaf.numel() * leaf.element_size()
-            return FakeTensor(leaf, device)
+                self.peak += tensor.numel() * tensor.element_size()
+            return FakeTensor(tensor, device)
 
         def returned(value: Any, written: tuple[int, str] | None) -> Any:
             if written is None:
-                return tree_map(wrap, value)
+                return _mapped(wrap, value)
             position, name = written
             return args[position] if position < len(args) else kwargs.get(name)
 
@@ -284,7 +290,7 @@ class FakeCuda:
             return returned(result, returns[0])
         if isinstance(result, tuple) and len(result) == len(returns):
             return tuple(returned(*pair) for pair in zip(result, returns, strict=True))
-        return tree_map(wrap, result)
+        return _mapped(wrap, result)
 
     def _exporting(self, export: Callable[..., Any]) -> Callable[..., Any]:
         """Trace a module on the CPU, because torch.export takes torch's own tensors; constants stay where they are."""
@@ -374,6 +380,15 @@ class FakeCuda:
             "set_rng_state": lambda *_: None,
             "manual_seed": lambda seed: self.seeds.append((self.current, seed)),
         }
+
+
+def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """Nested containers with their tensors changed; torch's own pytree takes longer than most operators."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple | list):
+        return type(value)([_mapped(change, item) if isinstance(item, _NESTED) else item for item in value])
+    return {key: _mapped(change, item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _tensors_of(module: nn.Module) -> list[Any]:

@@ -13,7 +13,7 @@ from support.planted_defenses import AlwaysDropping, noisy, quantized, through
 from torch import Tensor, nn
 
 from pyrobust import BPDA, EOT, Diagnosis, diagnose
-from pyrobust.attacks.diagnosis import trials
+from pyrobust.attacks.diagnosis import surrogate, trials
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.zoo import load_data, load_model
 
@@ -29,6 +29,7 @@ def _small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
         "_TRANSFER_STEPS": 3,
     }.items():
         monkeypatch.setattr(trials, name, value)
+    monkeypatch.setattr(surrogate, "_STEPS_PER_ROUND", 3)
 
 
 NET: Any = load_model("zoo:digits-smooth-0.25")

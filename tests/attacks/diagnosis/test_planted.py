@@ -12,7 +12,7 @@ from support.planted_defenses import Defended, planted
 from torch import Tensor, nn
 
 from pyrobust import diagnose
-from pyrobust.attacks.diagnosis import trials
+from pyrobust.attacks.diagnosis import surrogate, trials
 from pyrobust.zoo import load_data, load_model
 
 DIGITS = load_data("digits")
@@ -29,6 +29,7 @@ def test_planted_defenses_are_found(defense: str, monkeypatch: pytest.MonkeyPatc
         "_TRANSFER_STEPS": 5,
     }.items():
         monkeypatch.setattr(trials, budget, value)
+    monkeypatch.setattr(surrogate, "_STEPS_PER_ROUND", 3)
     model, name, cause = PLANTED[defense]
     diagnosis = diagnose(model.eval(), DIGITS.x[:24], DIGITS.y[:24], epsilon=0.1)
     assert diagnosis.verdict == ("suspicious" if name == "randomized" else "masked")
