@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.auditing.formulas import Parameters
+from pyrobust.auditing.formulas import Parameters, votes_between
 from pyrobust.auditing.piles import Pile, find_piles
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import ROUNDING
@@ -19,6 +20,52 @@ _Mask = npt.NDArray[np.bool_]
 
 # Logarithm of the probability that a row of a log is spoiled.
 _LOG_SPOILED = float(np.log(1e-3))
+
+
+@dataclass(frozen=True, eq=False)
+class Fits:
+    """How well each of C candidates, which are parameters with one formula, explains D distinct radii.
+
+    The attributes are those of ``Fit``, with a first dimension for the candidates.
+    """
+
+    radii: PrintedRadii
+    candidates: Sequence[Parameters]
+
+    @cached_property
+    def votes(self) -> tuple[_Ints, _Ints, _Floats]:
+        """Smallest and largest number of votes of each radius [C, D], and the width of its interval in votes."""
+        radii, formula = self.radii, self.candidates[0].formula
+        low, high = votes_between(self.candidates, *(radii.interval_up if formula.up else radii.interval))
+        n = np.array([float(candidate.n) for candidate in self.candidates])[:, None]
+        slack = 1e-6 + 1e-10 * n
+        low, high = np.nan_to_num(low - slack, nan=1.0), np.nan_to_num(high + slack, nan=0.0)
+        return np.ceil(low).astype(np.int64), np.minimum(np.floor(high), n).astype(np.int64), high - low
+
+    @cached_property
+    def beyond(self) -> _Mask:
+        """Whether each radius exceeds the maximum by more than half a unit of its last digit, [C, D]."""
+        maximum = np.array([candidate.maximum for candidate in self.candidates])[:, None]
+        rounding = 1.0 if self.candidates[0].formula.up else 0.5
+        beyond: _Mask = self.radii.value > maximum * (1 + ROUNDING) + rounding * self.radii.unit
+        return beyond
+
+    @cached_property
+    def attainable(self) -> _Mask:
+        """Whether each radius is given by some number of votes, [C, D]."""
+        least, most, _ = self.votes
+        return (least <= most) & ~self.beyond
+
+    @property
+    def gain(self) -> _Floats:
+        """Logarithm of the likelihood of each radius, relative to that of random digits, [C, D]."""
+        return np.where(self.attainable, -np.log(np.clip(self.votes[2], 1e-9, 1.0)), 0.0)
+
+    @cached_property
+    def scores_without_piles(self) -> _Floats:
+        """Upper bound of the score of each candidate, [C]."""
+        spoiled = np.where(self.attainable, 0, self.radii.count).sum(axis=1)
+        return np.asarray(self.gain.sum(axis=1) + _LOG_SPOILED * spoiled, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,36 +81,27 @@ class Fit:
     parameters: Parameters
 
     @cached_property
-    def _votes(self) -> tuple[_Ints, _Ints, _Floats]:
-        """Smallest and largest number of votes of each distinct radius, and the width of its interval in votes."""
-        parameters = self.parameters
-        low, high = parameters.votes(*(self.radii.interval_up if parameters.formula.up else self.radii.interval))
-        slack = 1e-6 + 1e-10 * parameters.n
-        low, high = np.nan_to_num(low - slack, nan=1.0), np.nan_to_num(high + slack, nan=0.0)
-        most = np.minimum(np.floor(high), parameters.n).astype(np.int64)
-        return np.ceil(low).astype(np.int64), most, high - low
+    def _alone(self) -> Fits:
+        return Fits(self.radii, (self.parameters,))
 
-    @cached_property
+    @property
     def beyond(self) -> _Mask:
         """Whether each distinct radius exceeds the maximum by more than half a unit of its last digit."""
-        rounding = 1.0 if self.parameters.formula.up else 0.5
-        beyond: _Mask = self.radii.value > self.parameters.maximum * (1 + ROUNDING) + rounding * self.radii.unit
+        beyond: _Mask = self._alone.beyond[0]
         return beyond
 
-    @cached_property
+    @property
     def attainable(self) -> _Mask:
         """Whether each distinct radius is given by some number of votes."""
-        if not self.radii.rows:
-            return np.zeros(0, dtype=bool)
-        least, most, _ = self._votes
-        return (least <= most) & ~self.beyond
+        attainable: _Mask = self._alone.attainable[0]
+        return attainable
 
     @cached_property
     def piles(self) -> list[Pile]:
         """Radii below the maximum that occur in more rows than binomial votes can explain."""
         if not self.radii.rows:
             return []
-        least, most, _ = self._votes
+        least, most, _ = (votes[0] for votes in self._alone.votes)
         unit = self.radii.unit.min(keepdims=True)  # smaller radii are printed as 0
         fewest = int(self.parameters.votes(unit, unit)[0][0])
         most = np.where(self.attainable, most, least - 1)
@@ -96,13 +134,13 @@ class Fit:
     @cached_property
     def gain(self) -> _Floats:
         """Logarithm of the likelihood of each radius, relative to that of random digits; 0 for unattainable radii."""
-        width = np.clip(self._votes[2], 1e-9, 1.0)
-        return np.where(self.attainable, -np.log(width), 0.0)
+        gain: _Floats = self._alone.gain[0]
+        return gain
 
     @cached_property
     def score_without_piles(self) -> float:
         """An upper bound of the score, quick to compute."""
-        return float(self.gain.sum()) + _LOG_SPOILED * self.spoiled
+        return float(self._alone.scores_without_piles[0])
 
     @cached_property
     def score(self) -> float:

@@ -8,7 +8,7 @@ votes, and the formula explains the radius if the interval contains an integer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.metrics.votes import continuous_votes
+from pyrobust.metrics.votes import continuous_votes, worth_a_table
 
 _Floats = npt.NDArray[np.float64]
-# (q, n, alpha) -> votes k whose bound on the probability is 1 - q
-_Votes: TypeAlias = Callable[[_Floats, int, float], _Floats]
+_Ints = npt.NDArray[np.int64]
+# (q [C, E], n [C, 1], alpha [C, 1]) -> votes k [C, E] whose bound on the probability is 1 - q
+_Votes: TypeAlias = Callable[[_Floats, _Floats, _Floats], _Floats]
 
 # Width, in votes, from which the interval of a printed radius explains it however votes are rounded; and variance of
 # the votes from which an expansion is accurate to a tenth of a vote.
@@ -34,9 +35,10 @@ class Formula:
 
     Attributes:
         name: what differs from the usual certificate, in words; "" if nothing does.
-        votes: number of votes whose probability bound is 1 - q, as a function of (q [N], n, alpha).
+        votes: numbers of votes [C, E] whose probability bound is 1 - q, as a function of (q [C, E], n [C, 1],
+            alpha [C, 1]) for C candidates.
         largest: smallest tail q of a finite radius, as a function of (n, alpha).
-        tail: tail q [N] of the probability, as a function of radii [N] at sigma 1.
+        tail: tail q of the probability, as a function of radii at sigma 1, elementwise.
         radius: inverse of ``tail``.
         factor: factor of the radius, as a function of sigma.
         up: whether radii are rounded up.
@@ -64,51 +66,64 @@ def _gaussian_radius(tail: float) -> float:
     return max(0.0, -float(special.ndtri(tail)))
 
 
-def _binomial(tail: _Floats, n: int, z: float, exact: Callable[[_Floats], _Floats]) -> _Floats:
+def _binomial(tail: _Floats, n: _Floats, z: _Floats, exact: Callable[[_Floats, _Ints], _Floats]) -> _Floats:
     """Binomial quantile of 1 - tail at the normal quantile z, by the expansion of Cornish and Fisher (1938).
 
-    It is computed exactly where two neighbouring values, the ends of the interval for one radius, are close.
+    Where two neighbouring values, the ends of the interval for one radius, are close, it is ``exact``, a function of
+    tails [N] and of their candidates [N].
     """
     variance = n * tail * (1 - tail)
-    votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + math.copysign(0.5, z)
-    width = np.abs(votes[1::2] - votes[::2])
-    short = np.repeat((width < _DENSE) | (np.minimum(variance[::2], variance[1::2]) < _SMOOTH), 2)
-    votes[short] = exact(tail[short])
+    votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + np.copysign(0.5, z)
+    width = np.abs(votes[:, 1::2] - votes[:, ::2])
+    close = (width < _DENSE) | (np.minimum(variance[:, ::2], variance[:, 1::2]) < _SMOOTH)
+    short = np.repeat(close, 2, axis=1)
+    votes[short] = exact(tail[short], np.nonzero(short)[0])
     return np.asarray(votes, dtype=np.float64)
 
 
-def _clopper_pearson(tail: _Floats, n: int, alpha: float) -> _Floats:
-    z = -float(special.ndtri(alpha))
-    return _binomial(tail, n, z, lambda short: continuous_votes(-special.ndtri(short), n, alpha))
+def _clopper_pearson(tail: _Floats, n: _Floats, alpha: _Floats) -> _Floats:
+    def exact(short: _Floats, row: _Ints) -> _Floats:
+        votes, quantile, rest = np.empty_like(short), -special.ndtri(short), np.ones(len(short), dtype=bool)
+        for one, asked in enumerate(np.bincount(row, minlength=len(n)).tolist()):
+            if worth_a_table(int(n[one, 0]), asked):
+                mine = row == one
+                votes[mine] = continuous_votes(quantile[mine], int(n[one, 0]), float(alpha[one, 0]))
+                rest[mine] = False
+        votes[rest] = continuous_votes(quantile[rest], n[row[rest], 0], alpha[row[rest], 0])
+        return votes
+
+    return _binomial(tail, n, -special.ndtri(alpha), exact)
 
 
-def _upper(tail: _Floats, n: int, alpha: float) -> _Floats:
-    return _binomial(tail, n, float(special.ndtri(alpha)), lambda short: special.bdtrik(alpha, n, 1 - short))
+def _upper(tail: _Floats, n: _Floats, alpha: _Floats) -> _Floats:
+    return _binomial(tail, n, special.ndtri(alpha), lambda q, row: special.bdtrik(alpha[row, 0], n[row, 0], 1 - q))
 
 
-def _jeffreys(tail: _Floats, n: int, alpha: float) -> _Floats:
-    z = -float(special.ndtri(alpha))
-    votes = _binomial(tail, n, z, lambda short: n - special.bdtrik(alpha, n, short)) - 0.5
+def _jeffreys(tail: _Floats, n: _Floats, alpha: _Floats) -> _Floats:
+    votes = _binomial(
+        tail, n, -special.ndtri(alpha), lambda q, row: n[row, 0] - special.bdtrik(alpha[row, 0], n[row, 0], q)
+    )
+    votes -= 0.5
     # Tails below Clopper and Pearson's for n votes map to votes above n - 1/2, linearly up to n.
-    first, last = _unanimous(n, alpha), _jeffreys_tail(n, alpha)
+    first, last = -np.expm1(np.log(alpha) / n), special.betainccinv(0.5, n + 0.5, alpha)
     return np.where(tail <= first, n - 0.5 * (tail - last) / (first - last), votes)
 
 
-def _hoeffding(tail: _Floats, n: int, alpha: float) -> _Floats:
-    return n * (1 - tail + math.sqrt(-math.log(alpha) / (2 * n)))
+def _hoeffding(tail: _Floats, n: _Floats, alpha: _Floats) -> _Floats:
+    return np.asarray(n * (1 - tail + np.sqrt(-np.log(alpha) / (2 * n))), dtype=np.float64)
 
 
-def _normal(tail: _Floats, n: int, alpha: float) -> _Floats:
-    square = float(special.ndtri(alpha)) ** 2
+def _normal(tail: _Floats, n: _Floats, alpha: _Floats) -> _Floats:
+    square = special.ndtri(alpha) ** 2
     spread = np.sqrt(square * tail * (1 - tail) / n + (square / (2 * n)) ** 2)
     return np.asarray(n * (1 - tail + square / (2 * n) + spread) / (1 + square / n), dtype=np.float64)
 
 
-def _wilson(tail: _Floats, n: int, alpha: float) -> _Floats:
-    return np.asarray(n * (1 - tail) - float(special.ndtri(alpha)) * np.sqrt(n * tail * (1 - tail)), dtype=np.float64)
+def _wilson(tail: _Floats, n: _Floats, alpha: _Floats) -> _Floats:
+    return np.asarray(n * (1 - tail) - special.ndtri(alpha) * np.sqrt(n * tail * (1 - tail)), dtype=np.float64)
 
 
-def _share(tail: _Floats, n: int, alpha: float) -> _Floats:
+def _share(tail: _Floats, n: _Floats, alpha: _Floats) -> _Floats:
     return n * (1 - tail)
 
 
@@ -220,14 +235,24 @@ class Parameters:
 
     def votes(self, low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
         """Return the numbers of votes, as reals, at the radii ``low`` and ``high``, both [N] and in [0, ∞)."""
-        ends = np.stack([low, high], axis=1).ravel() / self.scale
-        tail = np.clip(self.formula.tail(ends), 1e-300, 0.5)
-        votes = self.formula.votes(tail, self.n, self.alpha).reshape(-1, 2)
-        return votes[:, 0], votes[:, 1]
+        first, last = votes_between((self,), low, high)
+        return first[0], last[0]
 
     def differing(self, other: Parameters) -> list[str]:
         """Return which of "n", "alpha" and "sigma" have a different value in ``other``."""
         return [name for name in ("n", "alpha", "sigma") if getattr(self, name) != getattr(other, name)]
+
+
+def votes_between(candidates: Sequence[Parameters], low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
+    """Return the numbers of votes [C, N], as reals, at the radii ``low`` and ``high``, both [N] and in [0, ∞).
+
+    The C candidates have one formula.
+    """
+    formula = candidates[0].formula
+    n, alpha, scale = np.array([(float(c.n), c.alpha, c.scale) for c in candidates]).T[:, :, None]
+    tail = np.clip(formula.tail(np.stack([low, high], axis=1).ravel() / scale), 1e-300, 0.5)
+    votes = formula.votes(tail, n, alpha)
+    return votes[:, ::2], votes[:, 1::2]
 
 
 @lru_cache(maxsize=16384)

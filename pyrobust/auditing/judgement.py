@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import compress, groupby
+
+import numpy as np
 
 from pyrobust.auditing.candidates import ROUND_N, odd_candidates, oddness, usual_candidates
-from pyrobust.auditing.fit import Fit
+from pyrobust.auditing.fit import Fit, Fits
 from pyrobust.auditing.formulas import Parameters
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import Saturation
@@ -123,16 +126,30 @@ def _screened(
     """Fits of all radii by the candidates that the largest radii allow and the most telling ones make likeliest."""
     largest, telling = radii.largest(_SCREENED), radii.furthest_apart(_SCREENED, assumed.sigma)
     few = largest.every(max(1, len(largest.value) // _FIRST))
-    fits = [Fit(telling, c) for c in candidates if _passes(few, c) and _passes(largest, c)]
-    fits.sort(key=lambda fit: (-round(fit.score_without_piles), oddness(fit.parameters, assumed, free)))
-    usual = [fit for fit in fits if not fit.parameters.formula.name][:_FULLY_JUDGED]
-    others = [fit for fit in fits if fit.parameters.formula.name][:_FULLY_JUDGED]
-    return [Fit(radii, fit.parameters) for fit in (*usual, *others)]
+    same = np.array_equal([largest.value, largest.decimals], [telling.value, telling.decimals])
+    usual: list[tuple[float, Parameters]] = []
+    others: list[tuple[float, Parameters]] = []
+    for formula, alike in groupby(candidates, key=lambda candidate: candidate.formula):
+        likely, scores = _passing(largest, _passing(few, [*alike])[0])
+        if likely and not same:
+            scores = Fits(telling, likely).scores_without_piles.tolist()
+        (others if formula.name else usual).extend(zip(scores, likely, strict=True))
+    fully: list[Fit] = []
+    for scored in (usual, others):
+        scored.sort(key=lambda pair: (-round(pair[0]), oddness(pair[1], assumed, free)))
+        fully += [Fit(radii, candidate) for _, candidate in scored[:_FULLY_JUDGED]]
+    return fully
 
 
-def _passes(radii: PrintedRadii, parameters: Parameters) -> bool:
-    fit = Fit(radii, parameters)
-    return float(fit.beyond.mean()) <= _MISFITS and float(fit.attainable.mean()) >= 1 - _MISFITS
+def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Parameters], list[float]]:
+    """Those of the candidates, which have one formula, that give most of the radii; their scores without piles."""
+    if candidates:
+        candidates = [*compress(candidates, Fits(radii, candidates).beyond.mean(axis=1) <= _MISFITS)]
+    if not candidates:
+        return [], []
+    fits = Fits(radii, candidates)
+    passing = fits.attainable.mean(axis=1) >= 1 - _MISFITS
+    return [*compress(candidates, passing)], fits.scores_without_piles[passing].tolist()
 
 
 def _fewer_samples(radii: PrintedRadii, assumed: Parameters, current: Fit) -> list[Fit]:
@@ -141,7 +158,7 @@ def _fewer_samples(radii: PrintedRadii, assumed: Parameters, current: Fit) -> li
     largest = radii.largest(_SCREENED)
     for n in ROUND_N:
         parameters = Parameters(n, assumed.alpha, assumed.sigma)
-        if n < assumed.n and _passes(largest, parameters):
+        if n < assumed.n and _passing(largest, [parameters])[0]:
             fit = Fit(radii, parameters)
             if fit.score > current.score + BELIEVED:
                 fits.append(fit)

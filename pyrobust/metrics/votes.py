@@ -211,7 +211,7 @@ def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats
 
 def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[[_Floats], _Ints]:
     """Function that returns, for ``radii`` positive numbers x, the smallest k with R(k) ≥ x, or n + 1."""
-    if n <= _LARGEST_TABLE and radii > _WORTH_A_TABLE * n:
+    if worth_a_table(n, radii):
         table = _scaled(sigma, _table(n, alpha))
         return lambda x: n // 2 + 1 + np.searchsorted(table, x).astype(np.int64)
     return partial(_invert, n, alpha, sigma)
@@ -235,18 +235,24 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
         first += step
 
 
-def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
+def worth_a_table(n: int, radii: int) -> bool:
+    """Whether a table of all radii is cheaper than inverting this number of radii."""
+    return n <= _LARGEST_TABLE and radii > _WORTH_A_TABLE * n
+
+
+def continuous_votes(quantile: _Floats, n: int | _Floats, alpha: float | _Floats) -> _Floats:
     """Find, for each positive quantile [N], the real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals the quantile.
 
     If no such k is at most n, the result is above n. R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha. So k is a
     quantile of a binomial distribution, which the incomplete beta function extends to real numbers. The result is
-    accurate to about 1e-10·n votes. If a table of all radii is cheaper, k is interpolated in this table instead.
+    accurate to about 1e-10·n votes. If a table of all radii is cheaper, k is interpolated in this table instead, unless
+    n and alpha are arrays [N].
     """
-    if n <= _LARGEST_TABLE and len(quantile) > _WORTH_A_TABLE * n:
+    if isinstance(n, int) and isinstance(alpha, float) and worth_a_table(n, len(quantile)):
         votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))
     else:
         tail = special.ndtr(-quantile)
-        votes = n - special.bdtrik(alpha, n, np.clip(tail, 1e-300, 1.0))
+        votes = np.asarray(n - special.bdtrik(alpha, n, np.clip(tail, 1e-300, 1.0)), dtype=np.float64)
     unanimous = np.exp(n * special.log_ndtr(quantile))  # P(Bin = n)
     beyond = n + (unanimous - alpha) / (1 - alpha)
     return np.where((unanimous > alpha) | np.isnan(votes), np.maximum(beyond, n), votes)
