@@ -25,9 +25,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib
 import pytest
 import torch
 
+from pyrobust.attacks.diagnosis import trials
 from pyrobust.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +151,7 @@ def run_commands(block: Block, page: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working folder, from which modules are imported; what a page leaves in this process is taken back."""
+    matplotlib.get_cachedir()  # which it remembers: each new one would be filled with the fonts of the machine
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path)
@@ -164,6 +167,8 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 @pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("page", WITH_CODE, ids=relative)
 def test_blocks_run(page, empty_folder, monkeypatch):
+    monkeypatch.setattr(trials, "_QUERIES", 100)
+    monkeypatch.setattr(trials, "_MORE_RESTARTS", 1)
     names: dict[str, Any] = {"__name__": "page"}
     page_blocks = list(blocks(page.read_text()))
     for block in page_blocks:
