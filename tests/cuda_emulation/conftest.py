@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from support.emulation import Blocks, Elements, Launches, Rows, build
+from support.emulation import ELEMENTS, Blocks, Elements, Launches, Rows, build
 
 
 class Shared:
@@ -17,13 +17,13 @@ class Shared:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, name: str, *, only_float: bool = False) -> ctypes.CDLL:
-        folder = self.folder / (f"{name}_float" if only_float else name)
+    def __call__(self, name: str, dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
+        folder = self.folder / f"{name}_{ELEMENTS[dtype]}"
         with FileLock(f"{folder}.lock"):
             library = folder / f"{name}.so"
             if library.exists():
                 return ctypes.CDLL(str(library))
-            return build(f"{name}.cpp", folder, only_float=only_float)
+            return build(f"{name}.cpp", folder, dtype)
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +34,10 @@ def emulator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def rows(request: pytest.FixtureRequest, emulator: Shared) -> Rows:
-    """The ops of rows; of float32 alone, which compiles in a third of the time, for tests of no other dtype."""
+    """The ops of rows of the test's dtype, by default float32."""
     copies = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    return Rows(emulator("rows", only_float=copies.get("dtype", torch.float32) == torch.float32))
+    dtype = copies.get("dtype", torch.float32)
+    return Rows(emulator("rows", dtype), dtype)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,8 @@ Runs = Sequence[tuple[int, int, int, int]]
 Normalize = tuple[Sequence[float], Sequence[float]] | None
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parents[2] / "csrc"
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+ELEMENTS = {torch.float32: "float", torch.float64: "double", torch.float16: "Half", torch.bfloat16: "BFloat16"}
+DTYPES = tuple(ELEMENTS)
 ROW_OPS = (
     *("project_simplex", "project_l1_ball", "project_l1_ball_box", "project_l2_ball", "project_linf_ball"),
     "l1_step",
@@ -56,8 +57,10 @@ MUTATIONS = {
 }
 
 
-def build(source: str, folder: Path, mutation: str | None = None, *, only_float: bool = False) -> ctypes.CDLL:
-    """Compile an emulator; skip the test if there is no compiler."""
+def build(
+    source: str, folder: Path, dtype: torch.dtype = torch.float32, *, mutation: str | None = None
+) -> ctypes.CDLL:
+    """Compile an emulator, that of rows for one dtype; skip the test if there is no compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler on this machine")
@@ -69,8 +72,9 @@ def build(source: str, folder: Path, mutation: str | None = None, *, only_float:
     (folder / "elements.inc").write_text(kernels[begin:end])
     (folder / "blocks.inc").write_text(_kernels("rows", "relax_rows") + _kernels("coefficients", "relax_coefficients"))
     includes = [str(folder), str(CSRC)]
-    options = ["-DPYROBUST_ONLY_FLOAT"] if only_float or mutation is not None else []
+    options = [f"-DPYROBUST_ELEMENT={ELEMENTS[dtype]}"]
     if mutation is not None:
+        options.append("-DPYROBUST_ONLY_WARP")  # a planted fault meets few rows
         file, before, after = MUTATIONS[mutation]
         text = (CSRC / file).read_text()
         assert text.count(before) == 1, f"{mutation}: expected the text to replace once in {file}"
@@ -82,8 +86,9 @@ def build(source: str, folder: Path, mutation: str | None = None, *, only_float:
         includes += [str(HERE / "device"), str(HERE)]
         options += ["-DPYROBUST_WITH_CUDA"]
     library = folder / f"{Path(source).stem}.so"
-    options.append("-O1" if mutation is None else "-O0")  # a planted fault meets few rows
-    command = [compiler, "-std=c++20", "-ffp-contract=off", "-fPIC", "-shared", "-o", str(library), *options]
+    # To optimize would take longer than it saves; the checked longjmp of _FORTIFY_SOURCE refuses to switch fibers.
+    options += ["-std=c++20", "-O0", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fPIC", "-shared"]
+    command = [compiler, *options, "-o", str(library)]
     done = subprocess.run([*command, *(f"-I{path}" for path in includes), *sources], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(library))
@@ -115,10 +120,10 @@ def _words(values: Tensor | float, rows: int, dtype: torch.dtype) -> Tensor:
 
 
 class Rows:
-    """Ops whose kernels assign a group of threads to each row."""
+    """Ops whose kernels assign a group of threads to each row, on rows of one dtype."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.library = library
+    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype = torch.float32) -> None:
+        self.library, self.dtype = library, dtype
         for name in ("run_rows", "run_planes", "run_windows"):
             getattr(library, name).restype = ctypes.c_char_p
         library.count_wrong_truncations.restype = ctypes.c_int64
@@ -133,11 +138,12 @@ class Rows:
         return self._run("l1_step", (x_adv, gradient, x), step, keep)
 
     def hyperplane_step(self, x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str) -> Tensor:
+        assert x.dtype == self.dtype
         step = torch.full_like(x, 7.0)
         sizes = map(ctypes.c_int64, (x[..., 0].numel(), *w.shape))
         places = map(_pointer, (x, at, w, value)), (ctypes.c_int64(NORMS.index(norm)), _pointer(step))
         box = ctypes.c_double(0.0), ctypes.c_double(1.0)
-        wrong = self.library.run_planes(DTYPES.index(x.dtype), *places[0], *places[1], *sizes, *box)
+        wrong = self.library.run_planes(*places[0], *places[1], *sizes, *box)
         assert wrong is None, wrong.decode()
         return step
 
@@ -145,11 +151,12 @@ class Rows:
         self, best: Tensor, x: Tensor, u: Tensor, patterns: Tensor, radius: Tensor, sides: tuple[int, int], norm: str
     ) -> Tensor:
         """Propose images [B, C, H, W] like ops.square_window, radius [B]."""
+        assert x.dtype == self.dtype
         out = torch.full_like(x, 7.0)
         grid = torch.tensor([*x.shape[1:], *sides, not x.is_contiguous()], dtype=torch.int64)
         places = map(_pointer, (best, x, u, patterns, radius)), (int(norm == "l2"), _pointer(out))
         window_arguments = ctypes.c_int64(len(x)), _pointer(grid), ctypes.c_double(0.0), ctypes.c_double(1.0)
-        wrong = self.library.run_windows(DTYPES.index(x.dtype), *places[0], *places[1], *window_arguments)
+        wrong = self.library.run_windows(*places[0], *places[1], *window_arguments)
         assert wrong is None, wrong.decode()
         return out
 
@@ -162,13 +169,12 @@ class Rows:
         lower: float = 0.0,
         upper: float = 1.0,
     ) -> Tensor:
+        assert tensors[0].dtype == self.dtype
         held = [None if tensor is None else tensor.contiguous() for tensor in tensors]
         z = torch.full(tensors[0].shape, 7.0, dtype=tensors[0].dtype)
         radii, counts = _words(radius, len(z), torch.float64), _words(keep, len(z), torch.int64)
         sizes = [*map(ctypes.c_int64, z.shape), ctypes.c_double(lower), ctypes.c_double(upper)]
-        wrong = self.library.run_rows(
-            ROW_OPS.index(op), DTYPES.index(z.dtype), *map(_pointer, (*held, z, radii, counts)), *sizes
-        )
+        wrong = self.library.run_rows(ROW_OPS.index(op), *map(_pointer, (*held, z, radii, counts)), *sizes)
         assert wrong is None, wrong.decode()
         return z
 

@@ -1,8 +1,5 @@
 // CUDA kernels with shared memory and block barriers on the host: the unchanged parts of csrc/bounds/cuda/*.cu in
 // blocks.inc, with a fiber for every thread of a block.
-#include <bit>
-#include <string>
-
 #include "bounds/relu_relaxation.h"
 #include "fibers.h"
 
@@ -21,7 +18,7 @@ Thread threadIdx;
 Place blockIdx, gridDim;
 
 void sync_block() { Scheduler::running().meet({Kind::kAny, 1, {0}}); }
-double __longlong_as_double(long long word) { return std::bit_cast<double>(word); }
+double __longlong_as_double(long long word) { return unpacked<double>(static_cast<uint64_t>(word)); }
 
 }  // namespace pyrobust::emulation
 
@@ -38,9 +35,9 @@ namespace {
 // Runs kernel() on every thread of every block.
 template <class Kernel>
 void launch(unsigned blocks, const Kernel& kernel) {
-  static Scheduler scheduler(rows::kThreads);
   gridDim.x = blocks;
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) scheduler.run([&](int) { kernel(); });
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+    scheduler_of(rows::kThreads).run([&](int) { kernel(); });
 }
 
 }  // namespace
@@ -51,16 +48,13 @@ using namespace pyrobust::emulation;
 
 namespace {
 
-std::string message;
-
 template <class Run>
 const char* outcome(const Run& run) {
   try {
     run();
     return nullptr;
-  } catch (const std::exception& error) {
-    message = error.what();
-    return message.c_str();
+  } catch (const char* error) {
+    return error;
   }
 }
 

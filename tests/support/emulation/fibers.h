@@ -4,20 +4,19 @@
 // (csrc/projections/cuda/groups.cuh).
 //
 // Fibers that reach different operations, or end while others wait, are errors: on a device they would hang or read
-// uninitialized memory. Every second round runs in reverse, since the order of threads must not matter.
+// uninitialized memory. They are thrown as text. Every second round runs in reverse, since the order of threads must not
+// matter.
+//
+// Few headers of the standard library: to read those of strings, functions and containers would take longer than to
+// compile the kernels.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <stdexcept>
 #include <type_traits>
-#include <vector>
 
 namespace pyrobust::emulation {
 
@@ -26,6 +25,7 @@ namespace pyrobust::emulation {
 enum class Kind { kSumOfFloats, kSumOfDoubles, kSumOfIntegers, kLargest, kAny, kShuffle, kMatch };
 
 constexpr int kMostValues = 3;  // per operation, as in groups.cuh
+constexpr int kMostThreads = 1024;
 
 // Conversion of a reduction's value to a 64-bit word and back.
 template <class R>
@@ -45,7 +45,7 @@ R unpacked(uint64_t word) {
 struct Request {
   Kind kind;
   int count;
-  std::array<uint64_t, kMostValues> values;
+  uint64_t values[kMostValues];
 };
 
 template <class R>
@@ -55,71 +55,94 @@ constexpr Kind kind_of() {
                                   : (std::is_same_v<R, double> ? Kind::kSumOfDoubles : Kind::kSumOfIntegers);
 }
 
+// Fibers last from run to run. They switch by jumps, which, other than switches of contexts, call no system.
 class Scheduler {
  public:
-  explicit Scheduler(int size) : size_(size), fibers_(size) {
-    for (Fiber& fiber : fibers_) fiber.stack.reset(new char[kStack]);
-  }
+  explicit Scheduler(int size) : size_(size), fibers_(new Fiber[size]) {}
 
   // Runs body(rank) once for every thread of the group.
-  void run(const std::function<void(int)>& body) {
-    body_ = &body;
-    running_ = this;
-    for (Fiber& fiber : fibers_) {
-      fiber.ended = false;
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = kStack;
-      fiber.context.uc_link = nullptr;
-      makecontext(&fiber.context, &Scheduler::enter, 0);
-    }
-    for (;;) {
-      backwards_ = !backwards_;
-      for (int i = 0; i < size_; ++i) {
-        rank_ = backwards_ ? size_ - 1 - i : i;
-        if (!fibers_[rank_].ended) swapcontext(&main_, &fibers_[rank_].context);
-      }
-      const auto ended = std::count_if(fibers_.begin(), fibers_.end(), [](const Fiber& fiber) { return fiber.ended; });
-      if (ended == size_) return;
-      if (ended > 0) throw std::runtime_error("some threads have ended, others wait");
-      operate();
-    }
+  template <class Body>
+  void run(const Body& body) {
+    run([](const void* data, int rank) { (*static_cast<const Body*>(data))(rank); }, &body);
   }
 
   // Called by a fiber: yields to the others until all have reached the operation.
   Request meet(const Request& request) {
     Fiber& fiber = fibers_[rank_];
     fiber.request = request;
-    swapcontext(&fiber.context, &main_);
+    yield(fiber);
     return fiber.request;
   }
 
   static Scheduler& running() { return *running_; }
+  int size() const { return size_; }
   int rank() const { return rank_; }  // of the running fiber
 
  private:
   static constexpr size_t kStack = 65536;
 
   struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    bool ended = false;
+    jmp_buf place;
+    bool begun = false, ended = false;
     Request request;
+    char* stack = new char[kStack];
   };
+
+  void run(void (*body)(const void*, int), const void* data) {
+    body_ = body, data_ = data;
+    running_ = this;
+    for (int i = 0; i < size_; ++i) {
+      fibers_[i].ended = false;
+      if (failed_) fibers_[i].begun = false;
+    }
+    failed_ = true;
+    for (;;) {
+      backwards_ = !backwards_;
+      int ended = 0;
+      for (int i = 0; i < size_; ++i) {
+        rank_ = backwards_ ? size_ - 1 - i : i;
+        if (!fibers_[rank_].ended) resume(fibers_[rank_]);
+      }
+      for (int i = 0; i < size_; ++i) ended += fibers_[i].ended ? 1 : 0;
+      if (ended == size_) break;
+      if (ended > 0) throw "some threads have ended, others wait";
+      operate();
+    }
+    failed_ = false;
+  }
+
+  void resume(Fiber& fiber) {
+    if (_setjmp(main_) != 0) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber.stack;
+    context.uc_stack.ss_size = kStack;
+    context.uc_link = nullptr;
+    makecontext(&context, &Scheduler::enter, 0);
+    setcontext(&context);
+  }
+
+  void yield(Fiber& fiber) {
+    if (_setjmp(fiber.place) == 0) _longjmp(main_, 1);
+  }
 
   static void enter() {
     Scheduler& self = *running_;
     const int rank = self.rank_;
-    (*self.body_)(rank);
-    self.fibers_[rank].ended = true;
-    swapcontext(&self.fibers_[rank].context, &self.main_);
+    for (;;) {
+      self.body_(self.data_, rank);
+      self.fibers_[rank].ended = true;
+      self.yield(self.fibers_[rank]);
+    }
   }
 
   void operate() {
     const Request& first = fibers_[0].request;
-    for (const Fiber& fiber : fibers_)
-      if (fiber.request.kind != first.kind || fiber.request.count != first.count)
-        throw std::runtime_error("threads have reached different operations");
+    for (int i = 1; i < size_; ++i)
+      if (fibers_[i].request.kind != first.kind || fibers_[i].request.count != first.count)
+        throw "threads have reached different operations";
     if (first.kind == Kind::kShuffle || first.kind == Kind::kMatch) return within_warps(first.kind);
     for (int c = 0; c < first.count; ++c) {
       if (first.kind == Kind::kSumOfFloats)
@@ -136,64 +159,74 @@ class Scheduler {
   }
 
   void within_warps(Kind kind) {
-    std::vector<std::array<uint64_t, kMostValues>> before(size_);
-    for (int i = 0; i < size_; ++i) before[i] = fibers_[i].request.values;
+    Request before[kMostThreads];
+    for (int i = 0; i < size_; ++i) before[i] = fibers_[i].request;
     for (int i = 0; i < size_; ++i) {
       uint64_t& result = fibers_[i].request.values[0];
       const int warp = i / 32 * 32;
-      if (before[i][1] != before[warp][1]) throw std::runtime_error("threads of a warp shuffle differently");
+      const uint64_t with = before[i].values[1];
+      if (with != before[warp].values[1]) throw "threads of a warp shuffle differently";
       if (kind == Kind::kShuffle) {
-        result = before[warp + ((i - warp) ^ static_cast<int>(before[i][1]))][0];
+        result = before[warp + ((i - warp) ^ static_cast<int>(with))].values[0];
         continue;
       }
       result = 0;
       for (int lane = 0; lane < 32 && warp + lane < size_; ++lane)
-        result |= static_cast<uint64_t>(before[warp + lane][0] == before[i][0]) << lane;
+        result |= static_cast<uint64_t>(before[warp + lane].values[0] == before[i].values[0]) << lane;
     }
   }
 
   // Reduces threads of a warp in pairs, then warps in pairs; all threads must get the same bits.
   template <class R, class Op>
   void reduce(int c, const Op& op) {
-    std::vector<R> values(size_);
+    R values[kMostThreads], partial[kMostThreads];
     for (int i = 0; i < size_; ++i) values[i] = unpacked<R>(fibers_[i].request.values[c]);
-    butterfly(values, std::min(size_, 32), op);
+    butterfly(values, partial, size_ < 32 ? size_ : 32, op);
     if (const int warps = size_ / 32; warps > 1) {
-      const std::vector<R> partial = values;
+      std::memcpy(partial, values, size_ * sizeof(R));
       for (int i = 0; i < size_; ++i) values[i] = partial[32 * (i % warps)];
-      butterfly(values, warps, op);
+      butterfly(values, partial, warps, op);
     }
     for (int i = 0; i < size_; ++i) {
       const uint64_t word = packed(values[i]);
-      if (word != packed(values[0]) && values[i] == values[i]) throw std::runtime_error("threads got different bits");
+      if (word != packed(values[0]) && values[i] == values[i]) throw "threads got different bits";
       fibers_[i].request.values[c] = word;
     }
   }
 
   template <class R, class Op>
-  static void butterfly(std::vector<R>& values, int width, const Op& op) {
+  void butterfly(R* values, R* before, int width, const Op& op) {
     for (int offset = width / 2; offset > 0; offset /= 2) {
-      const std::vector<R> before = values;
-      for (size_t i = 0; i < values.size(); ++i) values[i] = op(before[i], before[i ^ static_cast<size_t>(offset)]);
+      std::memcpy(before, values, size_ * sizeof(R));
+      for (int i = 0; i < size_; ++i) values[i] = op(before[i], before[i ^ offset]);
     }
   }
 
   inline static Scheduler* running_ = nullptr;
   const int size_;
-  std::vector<Fiber> fibers_;
-  ucontext_t main_;
-  const std::function<void(int)>* body_ = nullptr;
+  Fiber* const fibers_;  // never freed
+  jmp_buf main_;
+  void (*body_)(const void*, int) = nullptr;
+  const void* data_ = nullptr;
   int rank_ = 0;
-  bool backwards_ = true;
+  bool backwards_ = true, failed_ = false;
 };
 
-// A thread's view of its group, in place of Lanes and Block of groups.cuh.
+// The scheduler of a number of threads.
+inline Scheduler& scheduler_of(int size) {
+  static Scheduler* schedulers[kMostThreads + 1] = {};
+  if (schedulers[size] == nullptr) schedulers[size] = new Scheduler(size);
+  return *schedulers[size];
+}
+
+// A thread's view of its group, in place of Lanes and Block of groups.cuh. To the kernels' "if constexpr" the group has
+// kSize threads, so that groups of other sizes that take the same branches are compiled once.
 template <int kSize>
 class Threads {
  public:
   explicit Threads(int rank) : rank_(rank) {}
   int rank() const { return rank_; }
-  static constexpr int size() { return kSize; }
+  static constexpr int size() { return std::is_constant_evaluated() ? kSize : Scheduler::running().size(); }
 
   template <class R, int kCount>
   void add(R (&a)[kCount]) {
@@ -214,9 +247,8 @@ class Threads {
 
 // Runs body(group) on every thread of a group.
 template <int kSize, class Body>
-void with_threads(const Body& body) {
-  static Scheduler scheduler(kSize);
-  scheduler.run([&](int rank) {
+void with_threads(int size, const Body& body) {
+  scheduler_of(size).run([&](int rank) {
     Threads<kSize> group(rank);
     body(group);
   });

@@ -1,6 +1,4 @@
 // Launchers of csrc/*/cuda behind C names; their .cu files are compiled for the host (device/cuda_runtime_api.h).
-#include <string>
-
 #include "attacks/cuda/examples.h"
 #include "attacks/cuda/logits.h"
 #include "smoothing/cuda/count_votes.h"
@@ -11,18 +9,14 @@ using namespace pyrobust;
 
 namespace {
 
-std::string message;
-
 // Null, or a message on an error of the threads.
 template <class Run>
 const char* outcome(const Run& run) {
   try {
-    if (run() == cudaSuccess) return nullptr;
-    message = "the launch failed";
-  } catch (const std::exception& error) {
-    message = error.what();
+    return run() == cudaSuccess ? nullptr : "the launch failed";
+  } catch (const char* error) {
+    return error;
   }
-  return message.c_str();
 }
 
 // fn(a null pointer to the element type). dtype: 0 float, 1 double, 2 Half, 3 BFloat16.

@@ -1,6 +1,4 @@
 // CUDA kernels with a group of threads per row on the host: the unchanged csrc/*/cuda/*_row.h, run by fibers.
-#include <string>
-
 #include "attacks/cuda/l1_step_row.h"
 #include "attacks/hyperplane_row.h"
 #include "attacks/window_row.h"
@@ -26,22 +24,18 @@ struct Arguments {
   double lower, upper;
 };
 
-// Runs work(group, kPer) on a group of the size that for_rows of groups.cuh chooses.
+// Runs work(group, kPer) on a group of the size that for_rows of groups.cuh chooses. kPer, the most elements of a thread
+// that stay in registers, is 8 for all of these, so that the kernels are compiled for three groups only: small ones,
+// larger ones, and 0 elements in registers.
 template <class Work>
 void for_row(int64_t n, const Work& work) {
   const auto by = [&](auto per) { return [&work, per](auto& group) { work(group, per); }; };
-  if (n <= 16)
-    with_threads<4>(by(std::integral_constant<int, 4>()));
-  else if (n <= 64)
-    with_threads<8>(by(std::integral_constant<int, 8>()));
-  else if (n <= 256)
-    with_threads<32>(by(std::integral_constant<int, 8>()));
-  else if (n <= 1024)
-    with_threads<128>(by(std::integral_constant<int, 8>()));
-  else if (n <= 4096)
-    with_threads<256>(by(std::integral_constant<int, 16>()));
-  else
-    with_threads<1024>(by(std::integral_constant<int, 0>()));
+  const auto held = by(std::integral_constant<int, 8>());
+#ifndef PYROBUST_ONLY_WARP
+  if (n <= 64) return with_threads<8>(n <= 16 ? 4 : 8, held);
+  if (n > 2048) return with_threads<1024>(1024, by(std::integral_constant<int, 0>()));
+#endif
+  with_threads<32>(n <= 256 ? 32 : n <= 1024 ? 128 : 256, held);
 }
 
 template <class T>
@@ -122,21 +116,14 @@ void run(const Images& a) {
   }
 }
 
-// Returns null, or a message on an error of the threads. dtype: 0 float, 1 double, 2 Half, 3 BFloat16.
+// Returns null, or a message on an error of the threads. PYROBUST_ELEMENT: float, double, Half or BFloat16.
 template <class Run>
-const char* outcome(int dtype, const Run& run) {
-  static std::string message;
+const char* outcome(const Run& run) {
   try {
-    if (dtype == 0) run(float{});
-#ifndef PYROBUST_ONLY_FLOAT
-    if (dtype == 1) run(double{});
-    if (dtype == 2) run(Half{});
-    if (dtype == 3) run(BFloat16{});
-#endif
+    run(PYROBUST_ELEMENT{});
     return nullptr;
-  } catch (const std::exception& error) {
-    message = error.what();
-    return message.c_str();
+  } catch (const char* error) {
+    return error;
   }
 }
 
@@ -152,27 +139,25 @@ int64_t count_wrong_truncations(const double* a, int64_t n) {
 
 using namespace pyrobust;
 
-extern "C" const char* run_rows(int op, int dtype, const void* v, const void* x, const void* other, void* z,
-                                const double* radius, const int64_t* keep, int64_t rows, int64_t n, double lower,
-                                double upper) {
+extern "C" const char* run_rows(int op, const void* v, const void* x, const void* other, void* z, const double* radius,
+                                const int64_t* keep, int64_t rows, int64_t n, double lower, double upper) {
   const emulation::Arguments arguments{v, x, other, z, radius, keep, rows, n, lower, upper};
-  return emulation::outcome(dtype, [&](auto tag) { emulation::run<decltype(tag)>(op, arguments); });
+  return emulation::outcome([&](auto tag) { emulation::run<decltype(tag)>(op, arguments); });
 }
 
-extern "C" const char* run_planes(int dtype, const void* x, const void* at, const void* w, const double* value,
-                                  int64_t norm, void* step, int64_t rows, int64_t planes, int64_t n, double lower,
-                                  double upper) {
+extern "C" const char* run_planes(const void* x, const void* at, const void* w, const double* value, int64_t norm,
+                                  void* step, int64_t rows, int64_t planes, int64_t n, double lower, double upper) {
   const emulation::Planes arguments{x, at, w, value, norm, step, rows, planes, n, lower, upper};
-  return emulation::outcome(dtype, [&](auto tag) { emulation::run<decltype(tag)>(arguments); });
+  return emulation::outcome([&](auto tag) { emulation::run<decltype(tag)>(arguments); });
 }
 
 // grid: channels, height, width, height and width of windows, whether channels_last.
-extern "C" const char* run_windows(int dtype, const void* best, const void* x, const void* u, const double* patterns,
+extern "C" const char* run_windows(const void* best, const void* x, const void* u, const double* patterns,
                                    const double* radius, int l2, void* out, int64_t rows, const int64_t* grid,
                                    double lower, double upper) {
   const cuda::Windows windows{grid[0], grid[1], grid[2], grid[3], grid[4], grid[5] != 0};
   const emulation::Images arguments{best, x, u, patterns, radius, l2 != 0, out, rows, windows, lower, upper};
-  return emulation::outcome(dtype, [&](auto tag) { emulation::run<decltype(tag)>(arguments); });
+  return emulation::outcome([&](auto tag) { emulation::run<decltype(tag)>(arguments); });
 }
 
 // Compares the sum of |a| to the radius, or of squares to its square. Returns 1 if eight threads find it at most that,
@@ -181,7 +166,7 @@ extern "C" int compare_sums(const double* a, int64_t n, double radius, int squar
   double top = 0;
   ExactSum exact;
   for (int64_t i = 0; i < n; ++i) {
-    top = std::max(top, std::fabs(a[i]));
+    top = std::fmax(top, std::fabs(a[i]));
     if (squares)
       exact.add_product(a[i], a[i]);
     else
@@ -192,7 +177,7 @@ extern "C" int compare_sums(const double* a, int64_t n, double radius, int squar
   else
     exact.add(-radius);
   bool at_most = false;
-  emulation::with_threads<8>([&](auto& group) {
+  emulation::with_threads<8>(8, [&](auto& group) {
     const auto each = [&](const auto& f) {
       cuda::for_slots<0>(group, n, [&](int, int64_t i) { f(squares ? a[i] : std::fabs(a[i])); });
     };
@@ -203,7 +188,8 @@ extern "C" int compare_sums(const double* a, int64_t n, double radius, int squar
   return (at_most ? 1 : 0) + (exact.sign() <= 0 ? 2 : 0);
 }
 
-// Counts the elements where truncation by bits differs from truncation step by step.
+// Counts the elements where truncation by bits differs from truncation step by step. dtype: 0 float, 2 Half, 3
+// BFloat16.
 extern "C" int64_t count_wrong_truncations(int dtype, const double* a, int64_t n) {
   if (dtype == 0) return emulation::count_wrong_truncations<float>(a, n);
   if (dtype == 2) return emulation::count_wrong_truncations<Half>(a, n);

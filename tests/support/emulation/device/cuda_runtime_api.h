@@ -3,14 +3,8 @@
 // rewrites `kernel<<<grid, block, 0, stream>>>(arguments)` to emulate(grid, block, kernel)(arguments).
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <type_traits>
 
 #include "fibers.h"
 
@@ -56,7 +50,6 @@ struct ThreadIndex {
 };
 
 inline dim3 grid_size, block_size, block_index;
-inline std::map<unsigned, std::unique_ptr<Scheduler>> schedulers;  // by the number of threads
 
 inline ThreadX::operator unsigned() const { return static_cast<unsigned>(Scheduler::running().rank()) % block_size.x; }
 inline ThreadY::operator unsigned() const { return static_cast<unsigned>(Scheduler::running().rank()) / block_size.x; }
@@ -70,14 +63,13 @@ template <class Kernel>
 auto emulate(dim3 grid, dim3 block, Kernel kernel) {
   return [=](auto... arguments) {
     const unsigned threads = block.x * block.y;
-    if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || threads == 0 || threads > 1024)
-      throw std::runtime_error("a launch that CUDA refuses");
-    std::unique_ptr<Scheduler>& scheduler = schedulers[threads];
-    if (scheduler == nullptr) scheduler = std::make_unique<Scheduler>(static_cast<int>(threads));
+    if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || threads == 0 || threads > kMostThreads)
+      throw "a launch that CUDA refuses";
+    Scheduler& scheduler = scheduler_of(static_cast<int>(threads));
     grid_size = grid, block_size = block;
     for (block_index.y = 0; block_index.y < grid.y; ++block_index.y)
       for (block_index.x = 0; block_index.x < grid.x; ++block_index.x)
-        scheduler->run([&](int) { kernel(arguments...); });
+        scheduler.run([&](int) { kernel(arguments...); });
   };
 }
 
@@ -88,11 +80,11 @@ auto emulate(dim3 grid, dim3 block, Kernel kernel) {
 #define blockDim pyrobust::emulation::block_size
 #define gridDim pyrobust::emulation::grid_size
 
-inline float __int_as_float(int word) { return std::bit_cast<float>(word); }
+inline float __int_as_float(int word) { return pyrobust::emulation::unpacked<float>(static_cast<uint32_t>(word)); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
-inline int __popc(unsigned mask) { return std::popcount(mask); }
-inline int __ffs(int mask) { return mask == 0 ? 0 : std::countr_zero(static_cast<unsigned>(mask)) + 1; }
+inline int __popc(unsigned mask) { return __builtin_popcount(mask); }
+inline int __ffs(int mask) { return __builtin_ffs(mask); }
 
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int lane_mask) {
