@@ -100,28 +100,27 @@ except AttributeError as error:
     assert (done.stdout, done.stderr) == (seen, "")
 
 
-def test_what_needs_the_ops_registers_them(tmp_path: Path) -> None:
-    """Each in a process of its own, which is forked from one that has imported torch."""
-    code = """
+def test_what_needs_the_ops_registers_them_and_certify_imports_what_it_uses(tmp_path: Path) -> None:
+    """Each in a process of its own, which is forked from one that has imported torch.
+
+    certify imports no other command, attack, bound, auditor, format of data, worker or table of other runs.
+    """
+    code = f"""
 import os
 import sys
 import torch
 for first in ("pyrobust; pyrobust.ops", "pyrobust; pyrobust._C", "pyrobust, pickle; pickle.dumps(pyrobust.PGD)"):
     if not os.fork():
-        exec(f"import {first}; torch.ops.pyrobust.count_votes")
+        exec(f"import {{first}}; torch.ops.pyrobust.count_votes")
         sys.exit()
     print(os.wait()[1], flush=True)
-"""
-    done = python(code, tmp_path)
-    assert (done.stdout, done.stderr) == ("0\n0\n0\n", "")
-
-
-def test_certify_imports_what_it_uses(tmp_path: Path) -> None:
-    """Not the other commands, attacks, bounds, the auditor, formats of data, workers or tables of other runs."""
+{IMPORTED}"""
     line = "certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 100 --max 2 --out run.db"
-    done = python(IMPORTED, tmp_path, *line.split())
+    done = python(code, tmp_path, *line.split())
     assert done.returncode == 0, done.stderr
-    modules = done.stderr.splitlines()[-1].split()
+    *others, last = done.stderr.splitlines()
+    assert (done.stdout[:6], "Traceback" in "".join(others)) == ("0\n0\n0\n", False)
+    modules = last.split()
     assert len(modules) <= MOST, modules
     rooms = {name.split(".")[1] for name in modules if "." in name}
     assert rooms.isdisjoint({"attacks", "auditing", "bounds", "compat", "reference", "text", "threats", "training"})

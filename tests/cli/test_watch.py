@@ -49,7 +49,7 @@ def done(path: Path) -> int:
 
 
 def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
-    watching = begin(tmp_path, "watch", "run.db", "--interval", "0.05", "--html", "page.html")
+    watching = begin(tmp_path, "watch", "run.db", "--interval", "0.1", "--html", "page.html")
     assert watching.stdout is not None
     assert watching.stdout.readline() == "run.db: waiting for the run\n"
     sweep = start(SWEEP, tmp_path / "run.db")

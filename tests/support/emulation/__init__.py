@@ -57,9 +57,7 @@ MUTATIONS = {
 }
 
 
-def build(
-    source: str, folder: Path, dtype: torch.dtype = torch.float32, *, mutation: str | None = None
-) -> ctypes.CDLL:
+def build(source: str, folder: Path, dtype: torch.dtype = torch.float32, *, mutation: str | None = None) -> ctypes.CDLL:
     """Compile an emulator, that of rows for one dtype; skip the test if there is no compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
