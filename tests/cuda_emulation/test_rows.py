@@ -20,7 +20,7 @@ from pyrobust.checks import NORMS
 
 # One or two per group size; the largest rereads its row in every pass.
 SIZES = [1, 3, 16, 17, 64, 100, 300, 1025]
-LARGEST = 2100
+LARGEST = 4100
 FEW = 4
 
 

@@ -24,18 +24,19 @@ struct Arguments {
   double lower, upper;
 };
 
-// Runs work(group, kPer) on a group of the size that for_rows of groups.cuh chooses. kPer, the most elements of a thread
-// that stay in registers, is 8 for all of these, so that the kernels are compiled for three groups only: small ones,
-// larger ones, and 0 elements in registers.
+// Runs work(group, kPer) on a group of the size, and with the elements per thread in registers, that for_rows of
+// groups.cuh chooses. Groups of 128 and 256 threads take the same branches as a warp.
 template <class Work>
 void for_row(int64_t n, const Work& work) {
   const auto by = [&](auto per) { return [&work, per](auto& group) { work(group, per); }; };
-  const auto held = by(std::integral_constant<int, 8>());
+  const auto eight = by(std::integral_constant<int, 8>());
 #ifndef PYROBUST_ONLY_WARP
-  if (n <= 64) return with_threads<8>(n <= 16 ? 4 : 8, held);
-  if (n > 2048) return with_threads<1024>(1024, by(std::integral_constant<int, 0>()));
+  if (n <= 16) return with_threads<8>(4, by(std::integral_constant<int, 4>()));
+  if (n <= 64) return with_threads<8>(8, eight);
+  if (n > 4096) return with_threads<1024>(1024, by(std::integral_constant<int, 0>()));
+  if (n > 1024) return with_threads<32>(256, by(std::integral_constant<int, 16>()));
 #endif
-  with_threads<32>(n <= 256 ? 32 : n <= 1024 ? 128 : 256, held);
+  with_threads<32>(n <= 256 ? 32 : 128, eight);
 }
 
 template <class T>
