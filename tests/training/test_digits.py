@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,31 @@ def test_accuracies_of_the_nets_for_smoothing(sigma: float) -> None:
     assert digits_smooth._accuracies(net, load_digits(), sigma, 0) == pytest.approx(SMOOTHED[sigma], abs=0.002)
 
 
+def head(images: ImageSet, count: int) -> ImageSet:
+    return ImageSet("few", images.x[:count], images.y[:count])
+
+
+def cheaper(monkeypatch: pytest.MonkeyPatch, load: Callable[[str], ImageSet], batch: int) -> None:
+    """Train on other images, in smaller batches, and vote with fewer noisy copies."""
+    for recipe in (digits_ibp, digits_smooth):
+        monkeypatch.setattr(recipe, "load_digits", load)
+        monkeypatch.setattr(recipe, "_BATCH", batch)
+    monkeypatch.setattr(digits_smooth, "_COPIES", 20)
+
+
 @pytest.mark.parametrize(
     ("train", "settings", "rate", "least"),
     [
-        (train_digits_ibp, {"epsilon": 0.02, "method": "ibp", "epochs": 12}, "certified_accuracy", 0.6),
-        (train_digits_ibp, {"epsilon": 0.02, "method": "crown-ibp", "epochs": 5}, "certified_accuracy", 0.6),
+        (train_digits_ibp, {"epsilon": 0.02, "method": "ibp", "epochs": 6}, "certified_accuracy", 0.6),
+        (train_digits_ibp, {"epsilon": 0.02, "method": "crown-ibp", "epochs": 4}, "certified_accuracy", 0.6),
         (train_digits_smooth, {"sigma": 0.25, "epochs": 12}, "smoothed_accuracy", 0.85),
     ],
 )
 def test_short_run_learns_and_touches_no_global_state(
-    train: Any, settings: dict[str, Any], rate: str, least: float, tmp_path: Path
+    train: Any, settings: dict[str, Any], rate: str, least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    few = {split: head(load_digits(split), count) for split, count in (("train", 640), ("test", 128))}
+    cheaper(monkeypatch, few.__getitem__, batch=64)
     seen: list[tuple[int, int, float]] = []
     # numpy's legacy global state must stay untouched.
     torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()
@@ -84,10 +99,8 @@ def test_short_run_learns_and_touches_no_global_state(
 def test_runs_repeat_and_settings_change_the_weights(
     train: Any, settings: list[dict[str, Any]], repeated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digits = load_digits("train")
-    few = ImageSet("few", digits.x[:768], digits.y[:768])
-    for recipe in (digits_ibp, digits_smooth):
-        monkeypatch.setattr(recipe, "load_digits", lambda split: few)
+    few = head(load_digits("train"), 192)
+    cheaper(monkeypatch, lambda split: few, batch=32)  # six steps, so that the ramps have some within them
     runs = [train(epochs=1, **setting) for setting in settings]
     assert len({model_hash(run.model) for run in runs}) == len(settings)
     threads = torch.get_num_threads()

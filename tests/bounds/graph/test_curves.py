@@ -168,20 +168,22 @@ def test_training_bounds_are_the_engines() -> None:
     (gradient,) = torch.autograd.grad(total(), weight)
     start = weight.detach().clone()
     with torch.no_grad():
-        for i in range(0, 42, 3):
+        for i in range(0, 42, 9):  # those of three functions
             ends = []
             for step in (1e-5, -1e-5):
                 weight.copy_(start)
-                weight[:, i : i + 3] += step
+                weight[:, i : i + 9] += step
                 ends.append(total())
             difference = (ends[0] - ends[1]) / 2e-5
-            torch.testing.assert_close(difference, gradient[:, i : i + 3].sum(), rtol=2e-3, atol=2e-3)
+            torch.testing.assert_close(difference, gradient[:, i : i + 9].sum(), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("engine", NAMES)
 def test_deployed_values_are_inside(engine: str) -> None:
     """Compare bounds of float32 forward passes with the values themselves, where they cancel or vanish, too."""
-    z = torch.randn(80, 50, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 2, 50)
+    z = torch.randn(16, 50, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 2, 50)
+    if engine == "torch":  # takes time for every row, the native engine for every example
+        z = z.view(200, 4)
     net = Every().eval()
     bounds = BoundedModel(net, z, engine=engine).bounds(z, 0.0, semantics="float32")
     with torch.no_grad():
