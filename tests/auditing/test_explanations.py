@@ -12,11 +12,12 @@ from scipy import stats
 from support.planted_logs import HEADER, audited, joined, made_up, message, split
 
 from pyrobust.auditing import read_certification_log
+from pyrobust.auditing.candidates import usual_candidates
 from pyrobust.auditing.check_abstentions import _no_abstentions
 from pyrobust.auditing.check_copies import _same_times
-from pyrobust.auditing.fit import Fit
+from pyrobust.auditing.fit import Fit, Fits
 from pyrobust.auditing.formulas import OTHER_FORMULAS, USUAL, Parameters
-from pyrobust.auditing.judgement import judge
+from pyrobust.auditing.judgement import _FULLY_JUDGED, _screened, judge
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.metrics.votes import attainable_radii
 
@@ -321,3 +322,32 @@ def test_significant_digits_tell_most_where_radii_are_small() -> None:
 def test_each_kind_of_planted_fault_is_found(name: str) -> None:
     lines = simulation.planted_trials(3, name, range(1))
     assert [line for line in lines if not line.startswith("hidden")] == []
+
+
+# --- candidates in arrays
+
+
+@pytest.mark.parametrize("formula", [USUAL, *OTHER_FORMULAS], ids=lambda formula: formula.name or "usual")
+def test_candidates_in_arrays_are_those_one_by_one(formula) -> None:
+    value = np.round(attainable_radii(300, 0.01, 0.5)[200::9], 3)
+    radii = PrintedRadii(value, np.full(len(value), 3))
+    candidates = [Parameters(n, a, s, formula) for n in (50, 300, 10**5) for a in (0.01, 1e-3) for s in (0.25, 0.5)]
+    fits = Fits(radii, candidates)
+    for i, candidate in enumerate(candidates):
+        fit = Fit(radii, candidate)
+        assert fits.scores_without_piles[i] == fit.score_without_piles
+        assert fits.attainable[i].tolist() == fit.attainable.tolist()
+
+
+@pytest.mark.parametrize(("n", "digits"), [(1000, 3), (10_000, 2)])
+def test_the_likeliest_of_the_usual_candidates_is_judged(n: int, digits: int) -> None:
+    """With significant digits, small radii tell most, and the largest few can mislead."""
+    radius = attainable_radii(n, 0.01, 0.25)
+    radius = np.random.default_rng(0).choice(radius[radius > 1e-3], 80)
+    decimals = digits - 1 - np.floor(np.log10(radius)).astype(int)
+    radii = PrintedRadii(np.array([*map(round, radius, decimals.tolist())]), decimals)
+    assumed = Parameters(10**5, 1e-3, 0.25)
+    candidates = [*usual_candidates(assumed, None, ("n", "alpha"))]
+    judged = _screened(radii, assumed, ("n", "alpha"), candidates)
+    assert max(fit.score for fit in judged) == max(Fit(radii, candidate).score for candidate in candidates)
+    assert len(judged) == 2 * _FULLY_JUDGED
