@@ -351,3 +351,6 @@ def test_the_likeliest_of_the_usual_candidates_is_judged(n: int, digits: int) ->
     judged = _screened(radii, assumed, ("n", "alpha"), candidates)
     assert max(fit.score for fit in judged) == max(Fit(radii, candidate).score for candidate in candidates)
     assert len(judged) == 2 * _FULLY_JUDGED
+    telling = radii.furthest_apart(30, assumed.sigma)
+    likeliest = sorted(candidates, key=lambda candidate: Fit(telling, candidate).score_without_piles)[-5:]
+    assert set(likeliest) <= {fit.parameters for fit in judged}
