@@ -95,7 +95,7 @@ Watch.begin = noted
 for make, width, shape, methods in (
     (residual, 32, (3, 64, 64), ["ibp", "crown-ibp"]),
     (residual, 16, (3, 64, 64), ["crown"]),
-    (wide, 1024, (784,), ["ibp", "crown-ibp", "crown"]),
+    (wide, 2048, (784,), ["ibp", "crown-ibp", "crown"]),
 ):
     x, y = torch.rand(1, *shape), torch.tensor([0])
     bounded = BoundedModel(make(width).eval(), x)
