@@ -12,11 +12,13 @@ import shutil
 import stat
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from support.forked import forget, in_fork
 
 import pyrobust
 from pyrobust import _C, native_module
@@ -146,20 +148,23 @@ def test_the_stub_matches_the_module():
     assert set(vars(_C.BoundNetwork64)) == set(vars(_C.BoundNetwork32))
 
 
+def import_error(folder, code):
+    """The error of code that imports the package from a folder, in a process of its own."""
+    # The finder of an editable install would import the real module.
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+    sys.path.insert(0, folder)
+    forget("pyrobust")
+    try:
+        exec(code, {})
+    except Exception as error:
+        return traceback.format_exception_only(error)
+    return []
+
+
 def test_importing_without_the_native_module_is_one_clear_error(tmp_path):
     package = tmp_path / "pyrobust"
     shutil.copytree(Path(pyrobust.__file__).parent, package, ignore=shutil.ignore_patterns("_C*.so", "__pycache__"))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    # The finder of an editable install would import the real module: -S and the plain path exclude it.
-    paths = [str(tmp_path), *(path for path in sys.path if path.endswith("site-packages"))]
-    code = (
-        f"import sys; sys.path[:] = {paths!r} + sys.path; "
-        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]; "
-        "import pyrobust.ops"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert result.returncode != 0
-    last = result.stderr.strip().splitlines()[-1]
+    (last,) = in_fork(import_error, str(tmp_path), "import pyrobust.ops")
     assert last.startswith("ImportError: pyrobust._C, the native module, could not be loaded")
     assert "pip install --no-build-isolation" in last
 
