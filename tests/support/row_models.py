@@ -902,8 +902,8 @@ honest_factories(
         "same output buffer every call": Reused,  # earlier answers change with the next
     }
 )
-_add(HONEST, "residual in bfloat16", lambda: residual(nn.BatchNorm2d).bfloat16(), dtype=torch.bfloat16)
-_add(HONEST, "residual in float16", lambda: residual(nn.BatchNorm2d).half(), dtype=torch.float16)
+_add(HONEST, "residual in bfloat16", lambda: residual(nn.BatchNorm2d).bfloat16(), shape=SMALL, dtype=torch.bfloat16)
+_add(HONEST, "residual in float16", lambda: residual(nn.BatchNorm2d).half(), shape=SMALL, dtype=torch.float16)
 _add(
     HONEST,
     "dynamic int8 of one row",
