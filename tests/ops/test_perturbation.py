@@ -62,8 +62,9 @@ def case(size: int, dtype: torch.dtype, box: tuple[float, float]) -> tuple[Tenso
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("box", BOXES)
 def test_exact(box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int) -> None:
+    sizes = SIZES[(BOXES.index(box) + REALS.index(dtype)) % 3 :: 3]  # each dtype has every size in some boxes
     box = in_box(dtype, box)
-    for size in SIZES:
+    for size in sizes:
         x, z, want = case(size, dtype, box)
         got = ops.add_perturbation(x, z, *box)
         assert got.dtype == dtype

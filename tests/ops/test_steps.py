@@ -37,12 +37,15 @@ def linf_case(size: int, dtype: torch.dtype, box: tuple[float, float]) -> tuple[
     return arguments, wanted
 
 
+BOXES = [(0.0, 1.0), (-0.5, 0.75), (0.0, 255.0)]
+
+
 @pytest.mark.parametrize("dtype", REALS)
-@pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 0.75), (0.0, 255.0)])
+@pytest.mark.parametrize("box", BOXES)
 def test_linf_steps_match_the_reference(
     box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
 ) -> None:
-    for size in STEP_SIZES:
+    for size in STEP_SIZES[(BOXES.index(box) + REALS.index(dtype)) % 3 :: 3]:  # each dtype has every size in a box
         arguments, (plain, *wanted) = linf_case(size, dtype, box)
         assert torch.equal(ops.linf_step(*arguments[:3], *arguments[4:]), plain), size
         for share, want in zip(SHARES, wanted, strict=True):
