@@ -191,6 +191,12 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     _few_steps(monkeypatch)
 
 
+@pytest.fixture
+def few_restarts(few_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``few_steps``, and two starts of FMN in minimum-norm ensembles."""
+    monkeypatch.setitem(ensemble._BUDGETS["fmn"], "restarts", 2)
+
+
 @pytest.fixture(scope="module")
 def few_steps_in_module() -> Iterator[None]:
     """``few_steps`` for the fixtures of a module too."""

@@ -129,7 +129,7 @@ def tf32(request: pytest.FixtureRequest) -> Iterator[None]:
         setting.fp32_precision = value
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize("case", CASES)
 def test_answers_are_those_of_each_example_alone_in_any_arithmetic(case: str, request: pytest.FixtureRequest) -> None:
     model, dtype, unit = CASES[case]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.attack_runs import Crowd, digits
+from support.attack_runs import Crowd, digits, fitted
 from torch import Tensor
 
 from pyrobust.attacks import FAB, AutoAttack, Square
@@ -23,7 +23,7 @@ from pyrobust.report import attack_table, describe_run, run_summary
 from pyrobust.zoo import ImageSet, load_model
 
 IMAGES = 40
-EPSILON = 0.12
+EPSILON = 0.02
 
 
 class Quick(AutoAttack):
@@ -36,18 +36,18 @@ class Quick(AutoAttack):
 
 
 def quick(**options: Any) -> AutoAttack:
-    return Quick(load_model("zoo:digits-ibp-0.10"), **options)
+    return Quick(fitted(), **options)
 
 
 def test_the_results_are_those_of_a_run_without_proofs_and_say_what_was_proved() -> None:
     first, plain = (
-        attack_dataset(quick(**options), digits(IMAGES), batch_size=16) for options in ({"certify_first": True}, {})
+        attack_dataset(quick(**options), digits(16), batch_size=8) for options in ({"certify_first": True}, {})
     )
     for name in ("index", "label", "prediction", "adversarial", "broken_by", "distance"):
         assert np.array_equal(first.table[name], plain.table[name], equal_nan=name == "distance"), name
     assert torch.equal(first.examples(), plain.examples())
     proved = first.table["proved"] == 1
-    assert 0 < proved.sum() < IMAGES
+    assert 0 < proved.sum() < 16
     assert (first.table["broken_by"][proved] == "").all()
     assert ((first.table["rows_saved"] > 0) == proved).all()
     assert 0 < first.table["proof_seconds"].sum() <= first.table["seconds"].sum()
@@ -63,7 +63,7 @@ def test_the_results_are_those_of_a_run_without_proofs_and_say_what_was_proved()
     assert float(rows["rows of the model saved, at least"][1].value) == first.table["rows_saved"].sum()
     summary = run_summary(first)["certified_first"]
     assert (summary["proved"], summary["guarantee"]) == (proved.sum(), "deterministic, float32 semantics")
-    without = attack_dataset(quick(certify_first=True, dtype=torch.bfloat16), digits(IMAGES), max_images=4)
+    without = attack_dataset(quick(certify_first=True, dtype=torch.bfloat16), digits(16), max_images=4)
     assert without.table["proved"].sum() == without.table["rows_saved"].sum() == 0
 
 
@@ -99,13 +99,13 @@ def test_curves_are_the_same() -> None:
 
 
 def test_confirmations_leave_out_what_is_proved() -> None:
-    net, data = load_model("zoo:digits-ibp-0.10"), digits(IMAGES)
+    net, data = fitted(), digits(16)
     curve = minimum_norm_curve(FAB(net, steps=2).minimum(data.x, data.y))
-    plain = confirm_curve(curve, Quick(net, 0.1), data.x, data.y)
-    first = confirm_curve(curve, Quick(net, 0.1, certify_first=True), data.x, data.y)
+    plain = confirm_curve(curve, Quick(net, 0.02), data.x, data.y)
+    first = confirm_curve(curve, Quick(net, 0.02, certify_first=True), data.x, data.y)
     assert np.array_equal(first.broken_epsilon, plain.broken_epsilon)
     (done,), (without,) = first.confirmations, plain.confirmations
     assert (done.examples, done.broken, without.proved) == (without.examples, without.broken, 0)
     assert 0 < done.proved <= done.examples - done.broken
     with pytest.raises(InputError, match="one epsilon in linf"):
-        confirm_curve(curve, Quick(net, 0.1, norm="l2", certify_first=True), data.x, data.y)
+        confirm_curve(curve, Quick(net, 0.02, norm="l2", certify_first=True), data.x, data.y)

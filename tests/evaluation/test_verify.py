@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.attack_runs import IMAGES, digits, pgd
+from support.attack_runs import IMAGES, digits, fitted, pgd
 from support.sweep_models import same
 from support.verify_models import EPSILONS, Brightness, grey, net, verify
 from torch import nn
@@ -144,7 +144,7 @@ def test_models_keep_their_mode_and_may_be_float64() -> None:
 
 
 def test_tables_and_the_log(tmp_path: Path) -> None:
-    run = verify(load := net(), digits(), attack="pgd")
+    run = verify(model := fitted(), digits(), attack="pgd")
     write_log(run, tmp_path / "log.tsv")
     assert np.array_equal(read_log(tmp_path / "log.tsv")["radius"], run.table["radius"])
     assert format_log(run).splitlines()[0].split() == ["idx", "label", "predict", "radius", "correct", "time"]
@@ -152,13 +152,13 @@ def test_tables_and_the_log(tmp_path: Path) -> None:
     for epsilon in EPSILONS:
         row = cells[0].index(f"verified at linf epsilon {epsilon:g}")
         assert cells[2][cells[0].index("unknown", row)] == str((run.verdicts(epsilon)["verdict"] == "unknown").sum())
-    searched = verify(load, epsilons=None, radius=True, max_images=8)
+    searched = verify(model, epsilons=None, radius=True, max_images=8)
     names = [row[0] for row in verification_table(searched).rows]
     assert 5 <= sum(str(name).startswith("verified at") for name in names) <= 12
     with pytest.raises(InputError, match="use verification_table"):
         prediction_table(run)
     assert len(certified_accuracy_table(run, [0.01]).rows) == 6
-    assert len(verification_table(verify(load, data=(digits().x[:1], digits().y[:1] + 1), epsilons=0.1)).rows) > 3
+    assert len(verification_table(verify(model, data=(digits().x[:1], digits().y[:1] + 1), epsilons=0.1)).rows) > 3
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_other_kinds_have_no_verdicts() -> None:
 
 
 def test_lipschitz_radii_are_stored() -> None:
-    data, model = digits(), net().eval()
+    data, model = digits(), fitted()
     run = verify(model, data, epsilons=None, radius=True, method="lipschitz", norm="l2")
     proved = BoundedModel(model, data.x[:1]).certified_radius(data.x, data.y, norm="l2", method="lipschitz")
     right = (model(data.x).argmax(1) == data.y).numpy()

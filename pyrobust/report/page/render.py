@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyrobust
 from pyrobust.errors import extra
@@ -21,6 +22,9 @@ from pyrobust.report.page.tables import class_table, confidence_table, example_c
 from pyrobust.report.page.words import key_numbers, title_of, verdict
 from pyrobust.zoo import LabelledImages
 from pyrobust.zoo.files import check_output, write_atomically
+
+if TYPE_CHECKING:
+    import jinja2
 
 #: First bytes of every page; a file that begins with them may be overwritten by another page.
 BEGINS = b"<!doctype html>\n<!-- pyrobust report -->\n"
@@ -84,6 +88,22 @@ def page_html(
     )
 
 
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Return jinja2's environment, which keeps the compiled templates for later pages."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("pyrobust.report.page"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # Marks that change the writing direction would affect text beyond their own.
+        finalize=_plain_unless_trusted,
+    )
+
+
 def document(
     title: str,
     subjects: Sequence[dict[str, Any]],
@@ -110,32 +130,27 @@ def document(
         MissingExtraError: jinja2 is not installed.
     """
     with extra("report", "report: needs jinja2"):
-        import jinja2
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pyrobust.report.page"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # Marks that change the writing direction would affect text beyond their own.
-        finalize=_plain_unless_trusted,
-    )
+        import jinja2  # noqa: F401 (for the error)
     style, script = (_asset(name) for name in ("page.css", "page.js"))
-    return environment.get_template("page.html").render(
-        begins=_trusted(BEGINS.decode()),
-        title=title,
-        subjects=subjects,
-        overlays=overlays,
-        threats=threats,
-        nav=threats["nav"] if threats is not None else _nav(subjects),
-        style=_trusted(style),
-        script=_trusted(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        version=pyrobust.__version__,
-        footer=footer,
-        json=_json,
-        live=live,
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            begins=_trusted(BEGINS.decode()),
+            title=title,
+            subjects=subjects,
+            overlays=overlays,
+            threats=threats,
+            nav=threats["nav"] if threats is not None else _nav(subjects),
+            style=_trusted(style),
+            script=_trusted(script),
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            version=pyrobust.__version__,
+            footer=footer,
+            json=_json,
+            live=live,
+        )
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -33,7 +34,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import clean_accuracy, distances, predicted_classes
 from pyrobust.zoo import ImageSet
 
-pytestmark = pytest.mark.usefixtures("few_steps")
+pytestmark = pytest.mark.usefixtures("few_restarts")
 
 
 def net() -> nn.Sequential:
@@ -41,6 +42,11 @@ def net() -> nn.Sequential:
     weight = torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]])
     model.load_state_dict({"0.weight": weight, "0.bias": torch.zeros(2)})
     return model
+
+
+@functools.cache
+def bounded() -> BoundedModel:
+    return BoundedModel(net(), X)
 
 
 X = torch.tensor([[0.75, 0.25, 0.5], [0.125, 0.875, 0.5]])
@@ -98,10 +104,10 @@ def test_searches_and_sweeps_of_attacks_cast_float64(caplog: pytest.LogCaptureFi
 CERTIFICATES: dict[str, Any] = {
     "certify_batch": lambda x: RandomizedSmoothing(net(), 2, 0.25, grid=None).certify_batch(x, n=10).radius,
     "predict": lambda x: RandomizedSmoothing(net(), 2, 0.25, grid=None).predict(x[0], 10),
-    "bounds": lambda x: BoundedModel(net(), X).bounds(x, 0.125).lower,
-    "linear_bounds": lambda x: BoundedModel(net(), X).linear_bounds(x, 0.125).lower_b,
-    "certified_radius": lambda x: BoundedModel(net(), X).certified_radius(x, Y),
-    "verify": lambda x: BoundedModel(net(), X).verify(x, Y, 0.125).margin,
+    "bounds": lambda x: bounded().bounds(x, 0.125).lower,
+    "linear_bounds": lambda x: bounded().linear_bounds(x, 0.125).lower_b,
+    "certified_radius": lambda x: bounded().certified_radius(x, Y),
+    "verify": lambda x: bounded().verify(x, Y, 0.125).margin,
     "compute_ibp_bounds": lambda x: compute_ibp_bounds(net(), x, 0.125)[0],
     "certified_accuracy_ibp": lambda x: certified_accuracy_ibp(net(), [(x, Y)], 0.125)["certified_accuracy"],
     "certify_dataset": lambda x: certify_dataset(
@@ -202,7 +208,7 @@ def test_modules_get_arrays_as_tensors() -> None:
         (lambda x: PGD(net(), 0.125)(x, Y), "attack_dataset"),
         (lambda x: RandomizedSmoothing(net(), 2, 0.25).certify_batch(x), "certify_dataset"),
         (lambda x: RandomizedSmoothing(net(), 2, 0.25).predict_batch(x, n=10), "predict_dataset"),
-        (lambda x: BoundedModel(net(), X).verify(x, Y, 0.125), "verify_dataset"),
+        (lambda x: bounded().verify(x, Y, 0.125), "verify_dataset"),
         (lambda x: sandwich(net(), x, Y), "sandwich_dataset"),
     ],
 )

@@ -31,7 +31,7 @@ from pyrobust.runs.merge import merge_runs
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, load_data
 
-pytestmark = pytest.mark.usefixtures("few_steps")
+pytestmark = pytest.mark.usefixtures("few_restarts")
 
 GENERATOR = torch.Generator().manual_seed(2)
 NET = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
