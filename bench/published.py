@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,29 +25,17 @@ class Published:
 
     file: str
     name: str
-    printed: tuple[int | None, ...]
+    printed: Sequence[int | None]
     source: str
     macer_acr: float | None = None
     images: int = 500
 
 
-RADII = {"cifar10": (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5), "imagenet": (0.0, 0.5, 1.0, 1.5)}
-LOGS = {
-    "cifar10": (
-        Published("cohen_sigma0.25", "Cohen, σ 0.25", (None, 60, 43, 27, 0, 0, 0), "C", 0.416),
-        Published("cohen_sigma0.50", "Cohen, σ 0.50", (None, 55, 41, 32, 23, 15, 9), "C", 0.491),
-        Published("smoothadv_sigma0.25", "SmoothAdv, σ 0.25", (74, 67, 57, 47, 0, 0, 0), "S", 0.538),
-    ),
-    "imagenet": (
-        Published("cohen_sigma0.50", "Cohen, σ 0.50, trained again", (None, None, None, None), ""),
-        Published("smoothadv_sigma0.50", "SmoothAdv, σ 0.50", (48, 45, 42, 37), "S", images=427),
-    ),
-}
-# Salman et al. (2019), tables 1 (ImageNet) and 2 (CIFAR-10): the best classifier of each radius, at radii above 0.
-ENVELOPES = {
-    "cifar10": {"cohen": (61, 43, 32, 22, 17, 13), "smoothadv": (73, 58, 48, 38, 33, 29)},
-    "imagenet": {"cohen": (49, 37, 29), "smoothadv": (56, 45, 38)},
-}
+# Figures of the literature, by data set.
+_FIGURES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+RADII = {data: figures["radii"] for data, figures in _FIGURES.items()}
+LOGS = {data: [Published(**entry) for entry in figures["logs"]] for data, figures in _FIGURES.items()}
+ENVELOPES = {data: figures["envelopes"] for data, figures in _FIGURES.items()}
 
 
 def filled(page: str, folder: Path) -> str:
@@ -101,7 +90,7 @@ def _accuracies(logs: Sequence[tuple[Published, CertificationLog]], radii: Seque
 
 
 def _envelope(
-    logs: Sequence[tuple[Published, CertificationLog]], radii: Sequence[float], printed: dict[str, tuple[int, ...]]
+    logs: Sequence[tuple[Published, CertificationLog]], radii: Sequence[float], printed: dict[str, list[int]]
 ) -> str:
     rows = []
     for method, figures in printed.items():
