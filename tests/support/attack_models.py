@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -34,25 +35,25 @@ NORMS = ["linf", "l2", "l1"]
 #: Every attack with a few steps: its class, settings, and the norms that it knows.
 ATTACKS: list[tuple[type[BatchAttack], dict[str, Any], tuple[str, ...]]] = [
     (FGSM, {}, ("linf", "l2", "l1")),
-    (BIM, {"steps": 6}, ("linf", "l2", "l1", "l0")),
-    (PGD, {"steps": 6, "restarts": 2}, ("linf", "l2", "l1", "l0")),
-    (PGD, {"steps": 6, "momentum": 0.9, "loss": "dlr"}, ("linf", "l2", "l1")),
-    (APGD, {"steps": 12}, ("linf", "l2", "l1")),
-    (APGD, {"steps": 12, "loss": "dlr-targeted", "targets": 3}, ("linf", "l2", "l1")),
-    (APGD, {"steps": 12, "multi_epsilon": True}, ("l1",)),
-    (FAB, {"steps": 3, "targets": 2, "restarts": 2}, ("linf", "l2", "l1")),
-    (FAB, {"steps": 4, "targets": None, "nearest": False}, ("linf", "l2", "l1")),
-    (Square, {"n_queries": 40}, ("linf", "l2", "l1")),
+    (BIM, {"steps": 4}, ("linf", "l2", "l1", "l0")),
+    (PGD, {"steps": 4, "restarts": 2}, ("linf", "l2", "l1", "l0")),
+    (PGD, {"steps": 4, "momentum": 0.9, "loss": "dlr"}, ("linf", "l2", "l1")),
+    (APGD, {"steps": 6}, ("linf", "l2", "l1")),
+    (APGD, {"steps": 5, "loss": "dlr-targeted", "targets": 2}, ("linf", "l2", "l1")),
+    (APGD, {"steps": 6, "multi_epsilon": True}, ("l1",)),
+    (FAB, {"steps": 2, "targets": 2}, ("linf", "l2", "l1")),
+    (FAB, {"steps": 3, "targets": None, "restarts": 2, "nearest": False}, ("linf", "l2", "l1")),
+    (Square, {"n_queries": 20}, ("linf", "l2", "l1")),
     (SPSA, {"steps": 3, "samples": 4, "step_size": 0.05}, ("linf", "l2", "l1")),
-    (TransferAttack, {"steps": 4, "diversity": 0.7, "resize": 0.6, "kernel": 5}, ("linf", "l2", "l1")),
+    (TransferAttack, {"steps": 3, "diversity": 0.7, "resize": 0.6, "kernel": 5}, ("linf", "l2", "l1")),
     (HopSkipJump, {"steps": 2, "samples": 6}, ("linf", "l2")),
-    (DeepFool, {"steps": 8}, ("linf", "l2")),
-    (SuperDeepFool, {"steps": 8, "rounds": 3}, ("l2",)),
-    (CarliniWagner, {"steps": 10, "searches": 3, "constant": 1.0, "learning_rate": 0.1}, ("l2",)),
-    (DDN, {"steps": 12}, ("l2",)),
-    (FMN, {"steps": 12}, ("linf", "l2", "l1", "l0")),
+    (DeepFool, {"steps": 4}, ("linf", "l2")),
+    (SuperDeepFool, {"steps": 4, "rounds": 2}, ("l2",)),
+    (CarliniWagner, {"steps": 6, "searches": 2, "constant": 1.0, "learning_rate": 0.1}, ("l2",)),
+    (DDN, {"steps": 6}, ("l2",)),
+    (FMN, {"steps": 9}, ("linf", "l2", "l1", "l0")),
     (EAD, {"steps": 10, "searches": 3, "constant": 1.0, "learning_rate": 0.1}, ("l1",)),
-    (SigmaZero, {"steps": 25}, ("l0",)),
+    (SigmaZero, {"steps": 12}, ("l0",)),
 ]
 CASES = [(attack, options, norm) for attack, options, norms in ATTACKS for norm in norms]
 
@@ -82,6 +83,12 @@ def small_net(dtype: torch.dtype = torch.float64, classes: int = 5) -> nn.Sequen
 
 def images(count: int, dtype: torch.dtype = torch.float64, classes: int = 5) -> tuple[Tensor, Tensor]:
     """Images that ``small_net`` classifies correctly, except for every eighth."""
+    x, y = _images(count, dtype, classes)
+    return x.clone(), y.clone()
+
+
+@functools.cache
+def _images(count: int, dtype: torch.dtype, classes: int) -> tuple[Tensor, Tensor]:
     x = random(count, 1, 6, 6, seed=1, dtype=dtype)
     x[::3] = (x[::3] > 0.5).to(dtype)  # every third image at the ends of the clip range
     with torch.no_grad():
