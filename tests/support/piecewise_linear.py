@@ -32,12 +32,13 @@ def shortest_step(x: Array, w: Array, gap: float, norm: str) -> float:
         order = order[w[order] != 0]
         before = np.cumsum(gain[order]) - gain[order]
         return float(np.minimum(np.maximum(need - before, 0) / abs(w[order]), room[order]).sum())
-    rate = abs(w) if norm == "l2" else (w != 0).astype(np.float64)
-    low, high = 0.0, 1e6
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (low, middle) if (abs(w) * np.minimum(rate * middle, room)).sum() >= need else (middle, high)
-    return float(np.linalg.norm(np.minimum(rate * high, room), 2 if norm == "l2" else np.inf))
+    w, room, gain = w[w != 0], room[w != 0], gain[w != 0]
+    rate = abs(w) if norm == "l2" else np.ones_like(w)  # coordinate i moves by min(rate·t, room)
+    order = np.argsort(room / rate)  # in which the coordinates reach the end of their room
+    spent = np.cumsum(gain[order]) - gain[order]
+    speed = np.cumsum((abs(w) * rate)[order][::-1])[::-1]
+    t = ((need - spent) / speed).max()  # the gain is concave in t: the least of these lines spent + speed·t
+    return float(np.linalg.norm(np.minimum(rate * t, room), 2 if norm == "l2" else np.inf))
 
 
 def linear_distance(model: nn.Linear, x: Tensor, y: int, norm: str, rivals: Iterable[int] | None = None) -> float:
