@@ -37,7 +37,7 @@ def shortest_step(x: Array, w: Array, gap: float, norm: str) -> float:
     order = np.argsort(room / rate)  # in which the coordinates reach the end of their room
     spent = np.cumsum(gain[order]) - gain[order]
     speed = np.cumsum((abs(w) * rate)[order][::-1])[::-1]
-    t = ((need - spent) / speed).max()  # the gain is concave in t: the least of these lines spent + speed·t
+    t = ((need - spent) / speed).max(initial=0.0)  # the gain is concave in t: the least of these lines spent + speed·t
     return float(np.linalg.norm(np.minimum(rate * t, room), 2 if norm == "l2" else np.inf))
 
 
