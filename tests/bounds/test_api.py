@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.bound_sets import extreme_values, random_sets, violated
+from support.bounds.sets import extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust import _C

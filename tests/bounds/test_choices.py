@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.bound_nets import Moved
-from support.bound_sets import values_at, violated
-from support.exact import exact_of
+from support.bounds.exact import exact_of
+from support.bounds.nets import Moved
+from support.bounds.sets import values_at, violated
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, Choices

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from support import bound_nets
-from support.bound_engines import LIBRARY, NAMES, engine_of
-from support.bound_graphs import graph_of
+from support.bounds import nets as bound_nets
+from support.bounds.engines import LIBRARY, NAMES, engine_of
+from support.bounds.graphs import graph_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 import torch
-from support import bound_nets
-from support.bound_blocks import AnyEngine, Tally
-from support.bound_engines import LIBRARY, PATHS, engine_of
-from support.bound_graphs import graph_of
-from support.bound_sets import KINDS, Sets, extreme_values, random_sets, violated
+from support.bounds import nets as bound_nets
+from support.bounds.blocks import AnyEngine, Tally
+from support.bounds.engines import LIBRARY, PATHS, engine_of
+from support.bounds.graphs import graph_of
+from support.bounds.sets import KINDS, Sets, extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import bound_sets
-from support.bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
-from support.bound_engines import LIBRARY, PATHS, engine_of
-from support.bound_nets import Residual
+from support.bounds import sets as bound_sets
+from support.bounds.blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
+from support.bounds.engines import LIBRARY, PATHS, engine_of
+from support.bounds.nets import Residual
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from support.bound_engines import ENGINES, LIBRARY, PATHS, engine_of
-from support.bound_sets import KINDS, Sets, directions, points, random_sets, violated, within
-from support.exact import Exact, exact_of, joined
+from support.bounds.engines import ENGINES, LIBRARY, PATHS, engine_of
+from support.bounds.exact import Exact, exact_of, joined
+from support.bounds.sets import KINDS, Sets, directions, points, random_sets, violated, within
 from torch import Tensor
 
 from pyrobust.bounds.engines.query import Query

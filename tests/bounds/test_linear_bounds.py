@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import bound_nets
-from support.bound_sets import KINDS, Sets, extreme_points, random_sets, values_at, violated
-from support.exact import Exact, exact_of
+from support.bounds import nets as bound_nets
+from support.bounds.exact import Exact, exact_of
+from support.bounds.sets import KINDS, Sets, extreme_points, random_sets, values_at, violated
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LinearBounds

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from support.bound_data import NETS, attacked, on_images, published, trained
+from support.bounds.data import NETS, attacked, on_images, published, trained
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD

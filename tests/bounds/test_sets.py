@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.bound_nets import fill
-from support.bound_sets import violated
-from support.exact import evaluate, exact_of
+from support.bounds.exact import evaluate, exact_of
+from support.bounds.nets import fill
+from support.bounds.sets import violated
 from torch import Tensor, nn
 
 from pyrobust import _C, PGD

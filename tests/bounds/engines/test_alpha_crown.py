@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from bounds.test_exact import check, dense_cases, layered_cases
-from support.bound_data import attacked
-from support.bound_engines import PATHS
+from support.bounds.data import attacked
+from support.bounds.engines import PATHS
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from bounds.test_exact import check, dense_cases, layered_cases
-from support import bound_nets
-from support.bound_engines import LIBRARY, engine_of
-from support.bound_graphs import elements, less_multiple
-from support.bound_layers import Called
-from support.bound_sets import KINDS, Sets, extreme_values, violated
+from support.bounds import nets as bound_nets
+from support.bounds.engines import LIBRARY, engine_of
+from support.bounds.graphs import elements, less_multiple
+from support.bounds.layers import Called
+from support.bounds.sets import KINDS, Sets, extreme_values, violated
 from torch import Tensor, nn
 
 from pyrobust import _C

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.bound_engines import LIBRARY, engine_of, forced
+from support.bounds.engines import LIBRARY, engine_of, forced
 from torch import Tensor, nn
 from torch.nn import functional as F
 

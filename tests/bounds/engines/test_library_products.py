@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.bound_engines import forced
+from support.bounds.engines import forced
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

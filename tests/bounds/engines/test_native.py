@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import bound_nets
-from support.bound_engines import engine_of
-from support.bound_graphs import graph_of
-from support.bound_sets import KINDS, extreme_values, random_sets, violated
+from support.bounds import nets as bound_nets
+from support.bounds.engines import engine_of
+from support.bounds.graphs import graph_of
+from support.bounds.sets import KINDS, extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust import _C

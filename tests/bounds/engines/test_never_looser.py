@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.bound_engines import PATHS, engine_of
+from support.bounds.engines import PATHS, engine_of
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel

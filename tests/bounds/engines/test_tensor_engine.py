@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import bound_nets
-from support.bound_engines import engine_of
+from support.bounds import nets as bound_nets
+from support.bounds.engines import engine_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

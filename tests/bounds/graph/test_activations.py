@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.bound_layers import Called
+from support.bounds.layers import Called
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, Curve, DifferentiableBounds, lipschitz_bound, register_rule

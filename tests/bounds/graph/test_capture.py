@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.bound_engines import NAMES, engine_of
-from support.bound_layers import FLAT, LAYERS, LINE, PLANE, Called, Recurrent, Steps, normalized
+from support.bounds.engines import NAMES, engine_of
+from support.bounds.layers import FLAT, LAYERS, LINE, PLANE, Called, Recurrent, Steps, normalized
 from torch import Tensor, nn
 from torch.nn import functional as f
 

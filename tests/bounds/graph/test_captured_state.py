@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.bound_layers import Called
+from support.bounds.layers import Called
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel

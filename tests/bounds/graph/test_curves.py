@@ -11,9 +11,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from support.bound_engines import NAMES
-from support.bound_functions import FUNCTIONS, intervals, node_of, violations
-from support.bound_nets import fill
+from support.bounds.engines import NAMES
+from support.bounds.functions import FUNCTIONS, intervals, node_of, violations
+from support.bounds.nets import fill
 from torch import Tensor, nn
 
 from pyrobust import _C

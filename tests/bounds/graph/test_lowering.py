@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.bound_engines import NAMES
-from support.bound_layers import Bjorck, Called
+from support.bounds.engines import NAMES
+from support.bounds.layers import Bjorck, Called
 from torch import Tensor, nn
 from torch.nn import functional as f
 from torch.nn.utils import parametrizations, prune

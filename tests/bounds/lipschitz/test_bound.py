@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from bounds.test_exact_graphs import Maker, evaluate
-from support import bound_nets
-from support.bound_data import attacked
-from support.bound_layers import Called
-from support.bound_nets import Concat, Normalize, Residual
-from support.exact import Exact, exact_of
+from support.bounds import nets as bound_nets
+from support.bounds.data import attacked
+from support.bounds.exact import Exact, exact_of
+from support.bounds.layers import Called
+from support.bounds.nets import Concat, Normalize, Residual
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound

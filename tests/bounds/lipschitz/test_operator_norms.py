@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from bounds.test_exact_graphs import dense_weight
-from support.bound_data import trained
-from support.exact import exact_of
+from support.bounds.data import trained
+from support.bounds.exact import exact_of
 from torch import Tensor
 
 from pyrobust.bounds.graph.capture import capture

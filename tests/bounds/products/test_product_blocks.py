@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
-from support.bound_engines import engine_of
+from support.bounds.blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
+from support.bounds.engines import engine_of
 from torch import Tensor, nn
 
 from pyrobust.bounds.graph import capture as capture_module

@@ -16,9 +16,9 @@ import torch
 from flint import arb
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.bound_engines import ENGINES, engine_of
-from support.bound_graphs import elements, less_multiple
-from support.bound_layers import Recurrent, Steps
+from support.bounds.engines import ENGINES, engine_of
+from support.bounds.graphs import elements, less_multiple
+from support.bounds.layers import Recurrent, Steps
 from torch import Tensor, nn
 from torch.nn import functional as f
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from support import bound_nets
 from torch import nn
 
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Linear, Node, Sum
+from support.bounds import nets as bound_nets
 
 
 def graph_of(net: nn.Sequential, features: int) -> Node:

@@ -15,8 +15,9 @@ import flint
 import numpy as np
 import numpy.typing as npt
 import torch
-from support import bound_nets
 from torch import Tensor, nn
+
+from support.bounds import nets as bound_nets
 
 Whole = npt.NDArray[np.object_]
 

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import torch
-from support.exact import Exact, Whole, evaluate, exact_of
 from torch import Tensor, nn
 
 from pyrobust.bounds.input_set import InputSet, ball, box, of_examples
+from support.bounds.exact import Exact, Whole, evaluate, exact_of
 
 KINDS = ("linf", "l2", "l1", "box")
 Clip = tuple[float, float] | None

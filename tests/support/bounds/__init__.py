@@ -1,0 +1,1 @@
+"""Networks, sets and oracles of the tests of bounds."""
