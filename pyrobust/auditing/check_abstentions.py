@@ -25,7 +25,7 @@ _ABOVE = 3
 
 
 def check_abstentions(log: CertificationLog) -> Iterator[AuditFinding]:
-    """Flag predicted classes with radius 0, and abstentions that were written as small certificates or removed.
+    """Flag rows that predict a class with radius 0, abstentions written as small certificates, and removed abstentions.
 
     For any classifier, vote counts just below the smallest certified count are about as frequent as vote counts just
     above it (`pyrobust.auditing.piles`), so a log with many radii near 0 must also have abstentions.

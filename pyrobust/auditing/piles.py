@@ -31,8 +31,8 @@ class Pile:
     Attributes:
         radius: the radius as printed.
         rows: number of rows with this radius.
-        beside: total number of rows just below and just above the pile, counted over as many vote counts on each side
-            as the pile covers.
+        beside: total number of rows just below and just above the pile. Each side covers the same number of vote counts
+            as the pile.
         decimals: number of decimals of the printed radius.
         evidence: natural logarithm of the likelihood ratio against the likeliest mixture of binomials.
     """

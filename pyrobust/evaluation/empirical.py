@@ -47,7 +47,8 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
         model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
             [K], an object with ``.logits`` or a dict with "logits") or a label: any Python value, or a tensor or array
             of one element, 0-d or 1-d. The predicted label is compared with the true label by ``==``. The result of
-            ``predict`` is always a label. A module with ``predict`` is itself called if the input contains tensors.
+            ``predict`` is always a label. If the input contains tensors, a module is called itself, even if it has
+            ``predict``.
         dataset: an iterable of pairs (x, y) of an example and its label, of any types; an iterable of batches; or one
             batch (x, y) of tensors or arrays. A pair counts as a batch if it comes from a ``DataLoader`` with a batch
             size, or if y is a tensor or array [N]. If the model itself is called, tensors are moved to its device, and

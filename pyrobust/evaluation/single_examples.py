@@ -102,8 +102,8 @@ class SingleModel:
 
     Args:
         model: a module or callable that returns either a label or logits, [1, K] or [K] (as a float tensor, an array,
-            an object with ``.logits`` or a dict with "logits"); or an object whose ``predict`` returns a label. A
-            module with ``predict`` is itself called if the input contains tensors.
+            an object with ``.logits`` or a dict with "logits"); or an object whose ``predict`` returns a label. If the
+            input contains tensors, a module is called itself, even if it has ``predict``.
 
     Raises:
         InputTypeError: a model of the wrong type.

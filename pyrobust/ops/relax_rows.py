@@ -20,7 +20,7 @@ def relax_rows(
     lower_intercept: Tensor,
     upper_intercept: Tensor,
 ) -> Tensor:
-    """Replace activations in rows of coefficients, in place, by linear relaxations that bound the rows from below.
+    """Bound rows of coefficients from below: replace activations, in place, by their linear relaxations.
 
     If each f_k lies between its two lines, Σ_k a[r, k]·f_k(z_k) ≥ Σ_k a′[r, k]·z_k + c[r], where a′ is written to ``a``
     and c is returned. A negative coefficient takes the upper line, any other the lower one (Zhang et al., 2018). Each

@@ -82,9 +82,9 @@ def sample_grid_noise(
         has a tail.
 
     Raises:
-        InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator is
-            2**24 or more (float64: 2**53 or more), so that it is not exact in floats. On every device, noise that is
-            too large by itself is refused; the sum of k and noise is checked on the CPU only.
+        InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator is not
+            exact: 2**24 or more, for float64 2**53 or more. On every device, noise that is too large by itself is
+            refused; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)

@@ -54,9 +54,9 @@ def sample_noise(
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64; a result of any other dtype is
             computed from x in float32.
-        runs: tuples (row, image, first, count). Each tuple stands for samples first … first + count - 1 of the image
-            ``x[row]``; ``image`` is this image's index in the noise contract. Image and sample indices are in [0,
-            2**32).
+        runs: tuples (row, image, first, count). Each tuple stands for ``count`` samples of the image ``x[row]``, from
+            sample number ``first`` on; ``image`` is the index by which the noise contract numbers this image. Image and
+            sample indices are in [0, 2**32).
         sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, and Laplace
             noise has scale sigma/√2.
         noise: "gaussian", "uniform" or "laplace".

@@ -67,8 +67,8 @@ class SequentialRule:
     Attributes:
         n_max: sample size at which sampling ends.
         alpha: probability that an image is falsely certified for at least one p0.
-        hybrid: share of alpha in [0, 1) for the bound at n_max. With 0, the sequence gets all of alpha. A share of 0.01
-            hardly changes the sequence, and gives a better bound at n_max than the sequence does.
+        hybrid: share of alpha that the bound at n_max takes, in [0, 1). With 0, the sequence gets all of alpha. A share
+            of 0.01 hardly changes the sequence, and gives a better bound at n_max than the sequence does.
         price: cost of n_max samples in units of the value of a certificate. With a price of 0.5, for example, n_max
             samples are worth drawing if they give a certificate with probability 1/2. The price is lowered if the
             sequence has only a part of alpha.

@@ -3,8 +3,8 @@
 This is optimal stopping by backward dynamic programming (Bellman, 1957). Chernoff and Ray (1965) treat the choice
 between a known and an unknown coin. A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The
 value of an undecided count is the expected value at the next look minus the price of the samples until then. If this
-difference is not positive, the image is given up. Nothing here is rounded outward, because giving up certifies nothing.
-In very rare cases, a count may differ by one between processors.
+difference is not positive, the image is given up. Nothing here is rounded outward, because a wrong decision to give up
+only loses certificates. In very rare cases, a count may differ by one between processors.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def answer_change_rate(
     question grows with the number of paraphrases.
 
     Args:
-        groups: one group for each question, or a mapping with such groups as values. A group has at least two answers:
-            the answer to the question, followed by the answers to its paraphrases.
+        groups: a sequence with one group for each question, or a mapping from names to such sequences. A group has at
+            least two answers: the answer to the question, followed by the answers to its paraphrases.
         per: "pair": the mean over questions of the share of paraphrases whose answer differs. "question": the share of
             questions with a differing answer.
         judge: a function: ``judge(original, other)`` returns whether both answers say the same. By default, answers

@@ -30,11 +30,11 @@ class FMN(MinimumNormAttack):
 
     where Π_ε is the projection on the ball of radius ε and the clip range. While no adversarial point is known, εₜ is
     the larger of (1 + γₜ)·εₜ₋₁ and ‖δₜ‖ + (1 + γₜ)·|f| / ‖∇f‖_q (q dual to the norm). The second number is slightly
-    more than the estimated distance of the boundary. After that, εₜ shrinks at an adversarial δₜ by the share γₜ, or to
-    the best distance so far if that is smaller; at every other δₜ, εₜ grows by the share γₜ. In l0, where distance
-    estimates are meaningless, εₜ shrinks at every adversarial δₜ and grows at every other δₜ, by at least one
-    coordinate each time. αₜ falls along a cosine to 1 % of its first value, and γₜ to 2 %. Finally, secant steps
-    between x and the nearest point shorten the perturbation; in l0, unneeded changes are removed instead.
+    more than the estimated distance of the boundary. After that, at an adversarial δₜ, εₜ becomes the smaller of (1 −
+    γₜ)·εₜ₋₁ and the best distance so far; at every other δₜ, it becomes (1 + γₜ)·εₜ₋₁. In l0, where distance estimates
+    are meaningless, εₜ shrinks at every adversarial δₜ and grows at every other δₜ, by at least one coordinate each
+    time. αₜ falls along a cosine to 1 % of its first value, and γₜ to 2 %. Finally, secant steps between x and the
+    nearest point shorten the perturbation; in l0, unneeded changes are removed instead.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

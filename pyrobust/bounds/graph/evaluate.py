@@ -86,5 +86,5 @@ def like(constant: Constant, z: Tensor) -> Tensor:
 
 
 def flattened(t: Tensor, start: int = 1) -> Tensor:
-    """Flatten all dimensions from ``start`` on into one; if there are no such dimensions, [B] becomes [B, 1]."""
+    """Merge the dimension ``start`` and all later ones; if there are none, [B] becomes [B, 1]."""
     return t.flatten(start) if t.dim() > start else t.unsqueeze(-1)

@@ -226,6 +226,6 @@ class Adapted(nn.Module):
         return logits
 
     def train(self, mode: bool = True) -> Adapted:
-        """Put the model into the mode set for attacks; the argument ``mode`` is ignored."""
+        """Put the model into the mode that attacks were told to use. The argument ``mode`` is ignored."""
         self._set_modes()
         return self

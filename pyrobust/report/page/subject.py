@@ -232,8 +232,8 @@ def with_common_radius(subjects: Sequence[PageSubject], radii: Sequence[float] =
 
     Args:
         subjects: subjects of any kind.
-        radii: radii of the tables. The first radius above 0 is the headline radius. If there are no radii, the headline
-            radius is a radius that was given to the runs, or a round number.
+        radii: radii of the tables. The first radius above 0 is the headline radius. Without such a radius, it is one of
+            the radii of the runs, or a round number.
 
     Returns:
         The subjects, in order.

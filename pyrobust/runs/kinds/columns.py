@@ -244,7 +244,7 @@ def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
 
 
 def decode_counts(text: str, num_classes: int) -> dict[int, int]:
-    """Decode an untrusted histogram to votes by column ("nan": column ``num_classes``); raise ValueError if malformed.
+    """Decode an untrusted histogram to votes by column, with those of "nan" in the last; raise ValueError if malformed.
 
     >>> decode_counts('{"1":97,"nan":3}', 3)
     {1: 97, 3: 3}

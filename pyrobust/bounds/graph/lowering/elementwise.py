@@ -141,7 +141,7 @@ def gelu(lowering: Lowering, z: Node, *, approximate: str = "none") -> Node:
 
 @lowers(aten.hardsigmoid.default)
 def hardsigmoid(lowering: Lowering, z: Node) -> Node:
-    """One sixth of the element of [0, 6] nearest to z + 3."""
+    """Lower min(max(z + 3, 0), 6) / 6."""
     return divide(lowering, clamp(lowering, add(lowering, z, 3.0), 0.0, 6.0), 6.0)
 
 

@@ -1,7 +1,7 @@
 """Lowering rules of operators that only move elements: views, permutations, selections, concatenation, padding.
 
-One rule serves all of them: it numbers the elements and runs the operator itself on the numbers. Elements of constants
-are numbered, too, so that a class token can be concatenated, or a mask can fill in a value.
+One rule serves all of them: it numbers the elements and runs the operator itself on the numbers. The elements of
+    constants have indices, too. A class token, for example, can then be concatenated.
 """
 
 from __future__ import annotations

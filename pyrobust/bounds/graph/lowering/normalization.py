@@ -369,5 +369,5 @@ def deviation_corrected(
 def deviation(
     lowering: Lowering, z: Node, dims: Sequence[int] | None, unbiased: bool = True, keepdim: bool = False
 ) -> Node:
-    """Lower the standard deviation along dimensions, over n − 1 or n."""
+    """Return the node of the standard deviation along dimensions, with divisor n − 1 or n."""
     return deviation_corrected(lowering, z, dims, correction=float(unbiased), keepdim=keepdim)
