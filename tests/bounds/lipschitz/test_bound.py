@@ -218,6 +218,7 @@ NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and i
     "shifted": (lambda x: (nn.functional.avg_pool2d(x**2, 2) * 4 + 1e-3).sqrt(), (1, 2, 1)),
     "opposite": (lambda x: torch.cat([x.relu(), (-x).relu()], 1), (1, 1, 1)),
     "equal": (lambda x: torch.cat([x.relu(), (-x * -1).relu()], 1), (2**0.5, 1, 2)),
+    "opposite of another": (lambda x: torch.cat([x.relu(), (x.neg().tanh() * -1).relu()], 1), (2**0.5, 1, 2)),
     "number": (lambda x: x.flatten(1).sum(1), (32**0.5, 32, 1)),
     "split": (lambda x: torch.cat([x[:, ::2], x[:, 1::2]], 1), (1, 1, 1)),
     "sorted": (lambda x: torch.cat([x[:, 0, 0].sort(1)[0], x.flatten(1)], 1), (2**0.5, 1, 2)),
