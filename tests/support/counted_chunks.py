@@ -13,13 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support import counted_model
-
 from pyrobust.evaluation import Run, certify_dataset, format_log
 from pyrobust.evaluation.deal import Dealer
 from pyrobust.evaluation.sweep import ChunkAnswer, SweepWorker, Task
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data
+from support import counted_model
 
 #: Environment variable with the path of the file. With a file ``.hang-INDEX`` behind that path, a worker that begins
 #: the chunk of this image sleeps for ever.

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.example_parameters import example
 
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.kinds import KINDS
 from pyrobust.runs.reader import Header
 from pyrobust.runs.writer import RunWriter
+from support.example_parameters import example
 
 IDENTITY = Identity((), "cpu, 1 threads", "", (), 0.0)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from support.attack_runs import digits
 from torch import Tensor, nn
 
 from pyrobust.evaluation import Run, verify_dataset
 from pyrobust.zoo import load_model
+from support.attack_runs import digits
 
 EPSILONS = [0.02, 0.05, 0.08]
 
