@@ -215,9 +215,9 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range. For a float32 model, float64 inputs must be exact in float32.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
-                may also hold a radius for each element: a tensor that broadcasts to x or to one example, and has as
-                many dimensions as x or the example. A tensor [B] always holds a radius for each example, so radii for
-                the elements of a vector have the shape [1, N]. A radius may be infinite if there is a clip range.
+                may also hold a radius for each element: a tensor with the dimensions of x or of one example, to which
+                it broadcasts. A tensor [B] always holds a radius for each example, so radii for the elements of a
+                vector have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, given with x_upper in place of x and epsilon; may contain -inf.
             x_upper: [B, ...], upper corners; may contain +inf.
@@ -272,9 +272,8 @@ class BoundedModel:
         """Bound C·f(x′) by linear functions of x′, for all inputs x′ of each set.
 
         The functions satisfy lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. They are the result of the backward
-        pass (Zhang et al., 2018), before any minimum or maximum over the set is taken. The rounding errors are included
-        in lower_b and upper_b, so the inequalities hold for the returned floats. The torch engine computes the
-        functions in float64.
+        pass (Zhang et al., 2018), before any minimum or maximum over the set is taken. lower_b and upper_b include the
+        rounding errors.
 
         Args:
             x: as for ``bounds``.
@@ -497,11 +496,10 @@ class BoundedModel:
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Every returned radius is proved. The search for an example's radius ends in four cases: the largest radius to
-        try is proved; the time limit has passed; 100 rounds are done; or a proof has failed at a radius that exceeds
-        the returned radius by at most 2⁻²⁰·largest. If ``largest`` is not given, this tolerance is 2⁻²⁰·max(1, radius).
-        No radius is inferred from a proof at another radius, because bounds are not monotone in epsilon. Only
-        "lipschitz" bounds are monotone; for method "lipschitz", the radius is a margin divided by a slope.
+        Every returned radius is proved. The search ends once the largest radius to try is proved, at the time limit,
+        after 100 rounds, or once a proof has failed at a radius that exceeds the returned one by at most 2⁻²⁰·largest
+        (without ``largest``, 2⁻²⁰·max(1, radius)). No radius is inferred from a proof at another radius, because bounds
+        are not monotone in epsilon. Only "lipschitz" bounds are monotone; their radius is a margin divided by a slope.
 
         Args:
             x: [B, ...], in the clip range.
@@ -514,9 +512,8 @@ class BoundedModel:
             keywords: as for ``bounds``.
 
         Returns:
-            The radii; 0 for an example whose margins at x itself are not proved to be positive. If the limit itself
-            (``largest`` or 2⁹⁶⁰) was proved, the radius is the limit; if ``largest`` is not given and the whole clip
-            range was proved, the radius is infinite.
+            The radii; 0 where the margins at x itself are not proved to be positive. If the limit (``largest`` or 2⁹⁶⁰)
+            is proved, it is the radius; without ``largest``, it is infinite if the whole clip range is proved.
 
         Raises:
             InputError, InputTypeError, ModelError: as for ``bounds``.
