@@ -190,6 +190,13 @@ def test_batch_size_is_found_once_per_shape_and_can_be_set():
     assert runner.batch_size((3, 8, 8)) == 5
 
 
+def test_models_without_values_are_refused():
+    loaded, empty = nn.Linear(4, 4), nn.Linear(4, 3, device="meta")
+    for model in (empty, nn.Sequential(loaded, empty)):
+        with pytest.raises(InputError, match="model: expected parameters and buffers with values, got .* device meta"):
+            Runner(model)
+
+
 class Broken(Exception):
     """A model that raises an error of its own."""
 

@@ -74,7 +74,8 @@ class State:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError(f"{path}: expected a state file of an evaluation: {error}") from None
-        if not isinstance(content, dict) or content.get("version") != _VERSION:
+        version = content.get("version") if isinstance(content, dict) else None
+        if type(version) is not int or version != _VERSION:
             raise FileFormatError(f"{path}: expected a state file of an evaluation, version {_VERSION}")
         for name, value in run.items():
             if content.get(name) != value:

@@ -307,6 +307,7 @@ def test_state_of_another_run_or_broken(tmp_path: Path) -> None:
         good[:-3],
         "\xff",
         json.dumps({**content, "version": 1}),
+        json.dumps({**content, "version": float(content["version"])}),
         json.dumps({**content, "clean": None}),
         json.dumps({**content, "clean": 1.5}),
         json.dumps({**content, "robust": [1] * 7}),
