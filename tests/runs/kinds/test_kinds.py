@@ -136,6 +136,14 @@ def test_only_runs_with_rates_at_epsilons_bound_robust_accuracy(tmp_path: Path) 
     assert [bounds_robustness(run) for run in runs] == [True, False]
 
 
+def test_images_of_a_sandwich_are_unbroken_beyond_their_adversarial_distance(tmp_path: Path) -> None:
+    kind = Run(write_rows(tmp_path / "run.db", "sandwich")).header.type
+    unbroken = kind.unbroken({"upper": [None, np.inf, 0.1, 0.2, 0.3]}, 0.2)
+    assert unbroken is not None
+    assert unbroken.tolist() == [True, True, False, False, True]
+    assert kind.unbroken({"upper": [0.1]}, 0.0) is None  # without a radius
+
+
 def test_unknown_kinds_are_refused() -> None:
     for name in ("", "threat", "Certify", "sequential", "x" * 100):
         with pytest.raises(ValueError, match="unknown kind"):
