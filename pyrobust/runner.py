@@ -597,5 +597,5 @@ def _first_tensor(model: Classifier) -> Tensor | None:
         return None
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_meta for tensor in tensors):
-        raise InputError("model", "parameters and buffers with values", "some on the device meta", "load its weights")
+        raise InputError("model", "parameters with values", "some on the device meta", "load its weights")
     return next((tensor for tensor in tensors if tensor.dtype.is_floating_point), None)

@@ -193,7 +193,7 @@ def test_batch_size_is_found_once_per_shape_and_can_be_set():
 def test_models_without_values_are_refused():
     loaded, empty = nn.Linear(4, 4), nn.Linear(4, 3, device="meta")
     for model in (empty, nn.Sequential(loaded, empty)):
-        with pytest.raises(InputError, match="model: expected parameters and buffers with values, got .* device meta"):
+        with pytest.raises(InputError, match="model: expected parameters with values, got some on"):
             Runner(model)
 
 

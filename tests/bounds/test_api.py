@@ -109,7 +109,7 @@ def compressed() -> nn.Module:
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).double()), X, ModelError, "dtype"),
         (nn.Conv2d(1, 1, 1), torch.zeros(1, 1, 2, 2), InputError, r"outputs \[B, K\]"),
         (nn.ConstantPad1d(2, -torch.inf), X, ModelError, "-inf"),
-        (nn.Linear(4, 3, device="meta"), X, InputError, "buffers with values, got weight on the device meta"),
+        (nn.Linear(4, 3, device="meta"), X, InputError, "parameters with values, got weight on the device meta"),
         (compressed(), X, InputError, "model: expected dense .* got weight in torch.sparse_csr; use to_dense"),
     ],
 )

@@ -141,7 +141,7 @@ def _capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Ten
         if tensor.layout != torch.strided:  # torch.export may end the process
             raise InputError("model", "dense parameters and buffers", f"{name} in {tensor.layout}", "use to_dense()")
         if tensor.is_meta:
-            raise InputError("model", "parameters and buffers with values", f"{name} on the device meta", "load its weights")
+            raise InputError("model", "parameters with values", f"{name} on the device meta", "load its weights")
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
     if torch.is_autocast_enabled(device.type):
         raise ModelError(
