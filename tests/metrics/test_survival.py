@@ -167,7 +167,10 @@ def test_bad_columns():
 def test_bad_arguments_of_curves():
     curve, labels = metrics.survival_curve(np.array([3]), 10, true(1)), np.array([0, 1])
     for call, error, match in [
-        (lambda: curve.hard_samples(0.5), InputError, r"below: expected a number in \(0.5, 1\]"),
+        *(
+            (lambda b=b: curve.hard_samples(b), InputError, r"below: expected a number in \(0.5, 1\]")
+            for b in (0.5, 1.5)
+        ),
         (lambda: curve.hard_share("0.9"), InputTypeError, "below: expected a number"),
         (lambda: curve.per_class(labels), InputError, "labels: expected one for each of the 1 examples, got 2"),
         (lambda: metrics.rank_by_survival([]), InputError, "curves: expected at least one"),
