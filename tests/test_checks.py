@@ -403,7 +403,7 @@ def test_sound_is_a_flag_everywhere() -> None:
 def test_clip_ranges() -> None:
     for ends in ((0, 1), [0.0, 1.0], np.array([0, 1]), torch.tensor([0.0, 1.0])):
         assert clip_range("clip", ends) == (0.0, 1.0)
-    for wrong in ((1, 0), (0.5, 0.5), (math.nan, 1), (0, math.inf), (0, HUGE)):
+    for wrong in ((1, 0), (0.5, 0.5), (math.nan, 1), (0, math.inf), (-math.inf, 1), (0, HUGE)):
         with pytest.raises(InputError, match=r"^clip: expected two finite numbers, low < high, got "):
             clip_range("clip", wrong)
     for wrong in ("01", b"01", 3, None, (0,), (0, 1, 2), ("0", "1"), (False, True), {0, 1}, [[0, 1]], torch.ones(1, 2)):
