@@ -171,8 +171,8 @@ class LockedFile(ABC):
     def _lock_in_wal_mode(self) -> None:
         """Take the write lock again after the transaction in which the file was read or created has ended.
 
-        WAL mode cannot be set inside a transaction. A process that writes between the two is noticed by the seal, the
-        digest of all that the file holds.
+        WAL mode cannot be set inside a transaction, so the lock is released for a moment. If another process writes in
+        this moment, the seal (the digest of all that the file holds) shows it.
         """
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("BEGIN IMMEDIATE")
@@ -201,7 +201,8 @@ class LockedFile(ABC):
     def _discard(self) -> None:
         """Close the run, and remove its file if this writer created it and no other process has written to it.
 
-        The file is removed under the write lock: a process that has it open notices by its inode.
+        The file is removed under the write lock. A process that has the file open notices the removal by comparing
+        inodes.
         """
         if self._created and self._file is not None and self._is_alone():
             with contextlib.suppress(OSError):
@@ -210,7 +211,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _is_alone(self) -> bool:
-        """Hold the write lock, without companion files, on what this writer has committed last."""
+        """Take the write lock without companion files; return whether the last commit was this writer's."""
         assert self._file is not None
         self._roll_back()
         try:

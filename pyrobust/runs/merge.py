@@ -104,7 +104,7 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> list[Run]:
     """Return the shards of one sweep in order; for any other runs, raise InputError with the name of the function.
 
-    All shards must be given, except with ``partial``.
+    All shards must be given, unless ``partial`` is True.
     """
     first = runs[0]
     shards: dict[int, Run] = {}

@@ -94,7 +94,7 @@ def _check_new(out: Path) -> None:
 
 @contextlib.contextmanager
 def _new_file(out: Path) -> Iterator[Path]:
-    """Yield a temporary name beside a new file, and give the file its name once it is written."""
+    """Yield a temporary path beside a new file; give the file its final name once it is written."""
     folder = None
     try:
         folder = Path(tempfile.mkdtemp(dir=out.absolute().parent, prefix=TEMPORARY))
@@ -130,7 +130,7 @@ def _sync(path: Path) -> None:
 
 
 class _MergedFile(LockedFile):
-    """A new run file with the header of merged shards, in one transaction."""
+    """A new run file with the header of merged shards, written in one transaction."""
 
     def __init__(self, path: Path, out: Path, shards: list[Run]) -> None:
         self._shards = shards

@@ -23,8 +23,8 @@ class SweepProgress:
         chunk: images of the current chunk.
         correct: committed images classified correctly.
         certified: correct images also certified at ``radius`` or more; None if the sweep certifies nothing.
-        radius: the radius to which ``certified`` refers: the smallest radius of a sequential certification, the
-            smallest epsilon of a verification, or else the noise's sigma; 0.0 if there is none.
+        radius: the radius to which ``certified`` refers. It is the smallest radius of a sequential certification, the
+            smallest epsilon of a verification, or else the noise's sigma. It is 0.0 if the sweep has none of these.
         robust: committed images robust to the attack; None if there is no attack.
         workers: number of computing workers; 0 if this process alone computes.
 

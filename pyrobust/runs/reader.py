@@ -117,8 +117,8 @@ class Header:
     ) -> list[str]:
         """Return one phrase for each difference from another run; if the kinds differ, only the phrase about the kinds.
 
-        Display names are not compared. The torch versions are compared only for runs on a grid. On a grid, a torch
-        version with other kernels defines another classifier, and all samples of one image must come from one
+        Display names are not compared. The torch versions are compared only for runs on a grid. On a grid, all samples
+        of one image must come from one classifier, and a torch version with other kernels would define another
         classifier. ``ignore`` holds the names of parameters that may differ; "torch" stands for the torch version.
         """
         if self.kind != other.kind:
@@ -192,7 +192,7 @@ def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
 def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = True) -> Header | None:
     """Validate the schema of a run file and read its header; None for an empty database.
 
-    Without ``whole`` only the pages of the header are checked: other pages may be changing.
+    If ``whole`` is False, only the pages of the header are checked, because other pages may be changing.
     """
     with reading(path):
         row = read_run_row(connection, path, {VERSION, *OLDER}, whole=whole)
@@ -297,7 +297,7 @@ def _read_identity(connection: sqlite3.Connection) -> Identity:
 
 
 def _check_length(connection: sqlite3.Connection) -> None:
-    """Refuse a file cut off within its last page, which SQLite would pad with zeros."""
+    """Refuse a file that was cut off within its last page; SQLite would pad that page with zeros."""
     file = connection.execute("PRAGMA database_list").fetchone()[2]
     # The file may be older than a write-ahead log, which then holds the newest pages.
     if not file or (os.path.exists(f"{file}-wal") and os.path.getsize(f"{file}-wal")):
@@ -314,8 +314,8 @@ def read_blocks(
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """Read columns in index order, some rows at a time; check types and finiteness, and read NULL as NaN or inf.
 
-    The table is "result" or "pending"; "pending" is read in the order in which sampling resumes. An empty table gives
-    one block without rows.
+    The table is "result" or "pending". The rows of "pending", the unfinished images, are read in the order in which
+    sampling resumes. An empty table gives one block without rows.
     """
     pending = table == "pending"
     columns = kind.pending if pending else kind.columns
@@ -379,8 +379,8 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 def _roll_back_killed_writer(path: Path) -> None:
     """Let SQLite undo the transaction of a writer that was killed while creating or closing a run.
 
-    SQLite does so only for a connection that may write; until then, read-only connections cannot open the file. The
-    journal of a living writer is left alone, and so are databases of other programs.
+    SQLite undoes it only for a connection that may write. Until then, read-only connections cannot open the file. This
+    function touches neither the journal of a writer that still runs nor databases of other programs.
     """
     file = os.path.realpath(path)
     journal = f"{file}-journal"

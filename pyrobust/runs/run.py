@@ -129,31 +129,31 @@ class Run(Tabular):
         ``seconds`` is float64.
 
         Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications have four
-        more columns. ``samples`` is the number of samples, including the samples of the selection. ``p_upper`` is an
-        upper limit of p_A that holds with probability 0.9 and certifies nothing. ``rival_upper`` is the upper limit for
-        the strongest other class (1 without ``two_class``). ``undecided`` is text with one digit for each of
-        ``parameters["radii"]``: 1 if the radius was undecided after n samples, else 0.
+        more columns. ``samples`` is the number of samples, including those that selected the class. ``p_upper`` is an
+        upper limit of p_A, the probability of the selected class. It holds with probability 0.9 and certifies nothing.
+        ``rival_upper`` is the upper limit for the strongest other class (1 without ``two_class``). ``undecided`` is
+        text with one digit for each of ``parameters["radii"]``: 1 if the radius was undecided after n samples, else 0.
 
         Predictions: ``p_value``, float64.
 
-        Attacks: ``prediction`` is for the clean image. ``adversarial`` is the prediction for x_adv (-1: no finite
-        largest logit). ``broken_by`` is the attack that fooled the model ("clean" where the model misclassifies the
-        clean image, "" where the model is robust). ``distance`` is ‖x_adv − x‖ in the attack's norm, float64. It is NaN
-        where the model is robust, that is, where no adversarial example was found. In a minimum-norm run, ``distance``
-        is exact and rounded up. It is 0 where the clean image is misclassified, and inf where no adversarial example
-        was found. A run with ``certify_first`` has three more columns. ``proved`` is 1 where the image is proved robust
-        and was not attacked. ``rows_saved`` is the least number of rows (single-image forward passes) that attacks on
-        the image would have taken. ``proof_seconds`` is the image's share of the proof time.
+        Attacks: ``prediction`` is for the clean image. ``adversarial`` is the prediction for the adversarial example
+        x_adv (-1: no finite largest logit). ``broken_by`` is the attack that fooled the model ("clean" where the model
+        misclassifies the clean image, "" where the model is robust). ``distance`` is ‖x_adv − x‖ in the attack's norm,
+        float64. It is NaN where the model is robust, that is, where no adversarial example was found. In a minimum-norm
+        run, ``distance`` is exact and rounded up. It is 0 where the clean image is misclassified, and inf where no
+        adversarial example was found. A run with ``certify_first`` has three more columns. ``proved`` is 1 where the
+        image is proved robust and was not attacked. ``rows_saved`` is the least number of rows (single-image forward
+        passes) that attacks on the image would have taken. ``proof_seconds`` is the image's share of the proof time.
 
-        Verifications: ``radius`` is the largest proved radius, or 0.0 if no radius was proved. If epsilons were given,
-        only these are tried. ``verdicts``, ``stages`` and ``margins`` are encoded text, which the method `verdicts`
-        decodes.
+        Verifications: ``radius`` is the largest proved radius, or 0.0 if no radius was proved. A verification at given
+        epsilons tries only these. ``verdicts``, ``stages`` and ``margins`` are encoded text, which the method
+        `verdicts` decodes.
 
         Sandwiches: ``lower`` is a certified lower bound of the distance to misclassification. ``upper`` is the distance
         of the nearest adversarial example found, or inf where none was found. Both bounds are 0 where the image is
-        misclassified. ``upper_by`` is the attack that found the nearest adversarial example. ``adversarial`` is the
-        prediction at x_adv. A sandwich of a base classifier has three more columns. ``lower_by`` is the method of the
-        lower bound. ``confidence`` is the softmax probability of the prediction. ``margin`` is the margin at x_adv,
+        misclassified. ``upper_by`` is the attack that found the nearest adversarial example, x_adv. ``adversarial`` is
+        the prediction at x_adv. A sandwich of a base classifier has three more columns. ``lower_by`` is the method of
+        the lower bound. ``confidence`` is the softmax probability of the prediction. ``margin`` is the margin at x_adv,
         rounded up, in the arithmetic for which ``lower`` holds; it is NaN unless ``lower`` is positive and at least
         ``upper``. A sandwich of a smoothed classifier has two more columns: ``p_lower``, and the p-value ``p_value`` of
         the test at x_adv (1 where nothing was tested).
@@ -354,13 +354,11 @@ class Run(Tabular):
         Args:
             indices: data-set indices, in any order. Default: all images of the run, in index order.
 
-        Returns:
-            float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is robust
-            is the last iterate. For a minimum-norm attack, the entry is the nearest adversarial example found, at any
-            distance. If the image is misclassified or no adversarial example was found, the entry is the image itself.
-            For a verification, the entry is the counterexample at the smallest epsilon with a counterexample. If there
-            is no counterexample, it is the image itself. For a sandwich, the entry is the same as for a minimum-norm
-            attack.
+        Returns: float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is
+            robust is the last iterate. For a minimum-norm attack, the entry is the nearest adversarial example found,
+            at any distance; it is the image itself if the image is misclassified or no adversarial example was found.
+            For a verification, the entry is the counterexample at the smallest epsilon that has one. It is the image
+            itself if no epsilon has one. For a sandwich, the entry is the same as for a minimum-norm attack.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or does not have one of the
@@ -423,7 +421,7 @@ class Run(Tabular):
         return attribute
 
     def _expect_rows(self, method: str) -> None:
-        """Raise InputError that names a method, if the run is empty."""
+        """If the run is empty, raise InputError that names the method."""
         if not len(self):
             raise InputError(method, problem="run is empty", hint="resume it first")
 

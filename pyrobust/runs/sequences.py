@@ -30,12 +30,13 @@ _BISECTIONS = 40
 def check_sequences(run: Run) -> Contradictions:
     """Yield kind, rows and description of each contradiction among a sequential run's votes, limits and results.
 
-    The radius, the prediction and the undecided radii must follow from the stored limits, and the limits from the
-    votes. Only the votes at an image's last look are stored. A limit must not be worse than the limit that these votes
-    give. It must not be better than the best limit that credible votes at any look give. Samples are exchangeable.
-    Given A votes in N samples, the share of votes in the first m samples therefore exceeds a > A/N with probability at
-    most exp(-m·D(a, A/N)). D is the Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement).
-    Votes at an earlier look are not credible if this probability is below 10⁻¹².
+    The radius, the prediction and the undecided radii must follow from the stored limits, and the limits must follow
+    from the votes. A look is a sample size at which an image is judged. Only the votes at the image's last look are
+    stored. A stored limit must be at least as good as the limit that these votes give. It must be at most as good as
+    the best limit that credible votes at any look would give. Samples are exchangeable. Given A votes in N samples, the
+    share of votes in the first m samples therefore exceeds a > A/N with probability at most exp(-m·D(a, A/N)). D is the
+    Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement). Votes at an earlier look are not
+    credible if this probability is below 10⁻¹².
     """
     parameters, table = run.parameters, run.table
     rule_names = cast("Sequential", run.header.type).rule
@@ -53,7 +54,7 @@ def check_sequences(run: Run) -> Contradictions:
     stored = np.stack([table["p_lower"], table["p_upper"], np.zeros(len(top)), table["rival_upper"]], axis=1)
 
     def lowered(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Limits as they are stored, that is, corrected for the grid's total variation distance."""
+        """Limits as they are stored: corrected for the total variation distance of the drawn noise."""
         return np.stack([lower_by(limits[:, 0], delta), limits[:, 1], limits[:, 2], raise_by(limits[:, 3], delta)], 1)
 
     last, best = lowered(last), lowered(best)

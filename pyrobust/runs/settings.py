@@ -57,19 +57,20 @@ class SweepSettings:
         batch_size: rows in a forward pass. For verification and for sandwiches of a base classifier, it is the number
             of images in a chunk. By default, a resumed run keeps its batch size. A new run has the batch size of the
             smoother or attack, 32 for verification, or 64 for sandwiches of a base classifier.
-        model_name: name of the model in the run. By default, this is the model's class. A run in a file requires it if
-            the model is a callable but not a module, since then only the name identifies the model.
+        model_name: name of the model in the run. By default, this is the model's class. If the model is a callable but
+            not a module, only this name identifies it. A run in a file then requires the name.
         allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;
             the run records the change.
-        executor: where chunks are computed: None for this process; devices of this machine, such as ["cuda:0",
-            "cuda:1"], or "all", or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. Results are bitwise equal on the
-            same kind of hardware.
+        executor: where chunks are computed. None is this process. A list such as ["cuda:0", "cuda:1"], "all" or "cpu:4"
+            names devices of this machine. "ray", "ray://HOST" or a `RayCluster` is a Ray cluster. Results are bitwise
+            equal on the same kind of hardware.
         threads: number of CPU threads of a forward pass. The run records this number, since it may change the rounding.
             By default, a resumed run uses its recorded number, and a new run uses torch's default. In a worker, a new
             run uses the worker's share of the machine's CPUs.
         timeout: time limit in seconds, > 0; needs an executor. If a worker computes longer than this without an answer,
-            its chunk is set aside and named at the end of the sweep. By default, there is no limit. A chunk that takes
-            20 times as long as usual, and at least a minute, is then named in a warning and given to another worker.
+            its chunk is set aside and named at the end of the sweep. By default, there is no limit. Even without a
+            limit, a chunk that takes 20 times as long as usual, and at least a minute, is named in a warning and given
+            to another worker.
         progress: True for a bar on standard error or in a notebook, or a function that receives a `SweepProgress`.
 
     Raises:

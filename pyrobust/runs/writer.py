@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 class RunWriter(LockedFile):
     """Start or resume a run in a file, and append results; if the path is None, start a run in memory.
 
-    The header must agree with the header of an existing run. A new file's header is written in one transaction. With
-    ``allow_changed_code`` the code of the model may differ; the run records the change.
+    If the file already holds a run, the given header must agree with the header of this run. With
+    ``allow_changed_code`` the code of the model may differ; the run records the change. A new file's header is written
+    in one transaction.
 
     >>> from pyrobust.evaluation import predict_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -149,7 +150,7 @@ class RunWriter(LockedFile):
         return Chunks(self.header.parameters)
 
     def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
-        """Machine and error of each chunk of these images whose record changes; a grid run refuses another machine."""
+        """Changed records (machine and error) of these images' chunks; a grid run refuses another machine."""
         if self.header.identity is None:
             return {}
         run_machine = self.header.identity.machine
@@ -277,7 +278,7 @@ def _grid_hint(stored: Header, header: Header) -> str:
 
 
 def _code_hint(stored: Header, header: Header) -> str:
-    """The argument and option that allow a model that differs in its code alone."""
+    """The argument and option that allow changed code of the model, if nothing else differs."""
     if stored.identity is None or header.identity is None:
         return ""
     allowed = replace(header, identity=replace(header.identity, code=stored.identity.code))

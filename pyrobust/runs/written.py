@@ -21,9 +21,9 @@ def is_written(path: Path) -> bool:
 
     The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so the companion need
     not be opened for them. Locks of other machines are queried from the file system or its network server. This query
-    opens and closes the companion file. Closing it would release this process's own locks on the file, so the query is
-    omitted if this process has the file open. Without a list of locks, an existing companion counts as a lock, although
-    a killed writer leaves one too.
+    opens and closes the companion file. Closing the companion would release this process's own locks on it, so the
+    query is omitted if this process holds a lock on it. If the system has no list of locks, an existing companion
+    counts as a lock, although a killed writer leaves a companion, too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

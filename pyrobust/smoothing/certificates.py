@@ -77,12 +77,11 @@ class Certificates(_Results):
     r"""Certificates of B examples.
 
     With probability at least 1 - alpha over the noise, the smoothed classifier predicts ``prediction[i]`` on the open
-    ball of radius ``radius[i]`` around example i, in this norm. On a grid, the guarantee holds at the points of the
-    ball that lie on the grid.
+    ball of radius ``radius[i]`` around example i, in the norm ``norm``. On a grid, the guarantee holds at the points of
+    the ball that lie on the grid.
 
-    Attributes:
-        indices: [B], int64; for each example, the image index from which its noise was derived if indices were given,
-            else its position in the call.
+    Attributes: indices: [B], int64; if indices were given, the image index from which the noise of each example was
+        derived; otherwise, the position of each example in the call.
         prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains if the example was given
             up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
@@ -96,9 +95,10 @@ class Certificates(_Results):
         undecided: [B, R], bool; whether the r-th of ``radii`` was neither certified nor given up within n samples. All
             False for "fixed".
         sigma, noise, norm, n0, n, alpha, seed: as passed; for "sequential", n is the largest number of samples.
-        guarantee: "grid": the noise is rounded to a grid, and the certificate holds for every image on the grid despite
-            floating-point rounding; the base classifier is the model as it ran, with its dtype and batch size. "real":
-            the proof idealises the noise as real-valued, which is the usual practice.
+        guarantee: "grid" or "real". With "grid", the noise is rounded to a grid, and the certificate holds for every
+            image on the grid despite floating-point rounding. The base classifier is then the model as it ran, with its
+            dtype and batch size. With "real", the proof idealises the noise as real-valued, which is the usual
+            practice.
         method: "fixed" (n samples for every example) or "sequential" (sampling until every radius is decided).
         hybrid: share of alpha that "sequential" reserves for a Clopper-Pearson bound at n samples.
         rival_upper: [B], float64; upper confidence bound on the probability of every other class. ``radius`` may depend
@@ -157,9 +157,8 @@ class Certificates(_Results):
 class Predictions(_Results):
     """Predictions of the smoothed classifier for B examples, each wrong with probability at most alpha.
 
-    Attributes:
-        indices: [B], int64; for each example, the image index from which its noise was derived if indices were given,
-            else its position in the call.
+    Attributes: indices: [B], int64; if indices were given, the image index from which the noise of each example was
+        derived; otherwise, the position of each example in the call.
         prediction: [B], int64; the class, or ``ABSTAIN``.
         p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely.
         counts: [B, K + 1], int64; votes, with column K as in `Certificates`.

@@ -112,8 +112,8 @@ def checked_examples(
     """Validate examples; return the examples and the keys of their noise.
 
     The examples are returned in the dtype of the noise, on the runner's device. On a grid, they are returned as int32
-    multiples of the grid's step. ``channels`` is the number of channels of the normalisation, None if there is none.
-    Without indices the noise is keyed by seed, grid, shape and values.
+    multiples of the grid's step. ``channels`` is the number of channels of the normalisation, or None without a
+    normalisation. If no indices are given, the noise is keyed by seed, grid, shape and values.
 
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), ImageNoise(words=[7], keys=None))

@@ -16,7 +16,7 @@ from pyrobust.ops.grid_table import grid_noise
 
 
 def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
-    """Bound the total variation distance between the drawn noise of an image and round(sigma·Z / step), rounded up.
+    """Bound the total variation distance of drawn image noise from round(sigma·N(0, 1) / step), rounded up.
 
     >>> 0 < sample_delta(0.25, Fraction(1, 255), 3 * 32 * 32) < 1e-15
     True

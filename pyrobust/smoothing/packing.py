@@ -43,10 +43,10 @@ class SequencePacker:
     The number of samples after which an image is decided depends only on its own votes. Its result therefore does not
     depend on the batch size, on the order of images or on the other active images. All batches are full, except the
     last batch of a selection, and the batches at the end, when the remaining samples do not fill a batch. On a grid,
-    the model runs on whole batches even at the end. The spare rows of these batches hold samples beyond the next look.
-    If the image is decided at that look, these samples are dropped. The batches depend only on the images and the batch
-    size, even if sampling is stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch``
-    returns it.
+    the model runs on whole batches even at the end. The spare rows of these batches hold samples beyond the next look,
+    the sample size at which the image is judged next. If it is decided there, these samples are dropped. The batches
+    depend only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed.
+    ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -137,7 +137,7 @@ class SequencePacker:
         return [self.rule.next_look(number) - number for number in drawn]
 
     def _admit(self, new: list[ImageSequence], x: Tensor) -> list[int]:
-        """Assign slots to new images; return the slots of those without a selected class."""
+        """Assign slots to new images; return the slots of images that have no selected class yet."""
         free = [slot for slot in range(len(self._pool)) if slot not in self._images][: len(new)]
         self._pool[torch.tensor(free, device="cpu").to(self._pool.device, non_blocking=True)] = x
         self._images.update(zip(free, new, strict=True))
@@ -182,7 +182,7 @@ class SequencePacker:
         return votes
 
     def _judge(self, stages: list[list[tuple[int, int, int]]], votes: npt.NDArray[np.int64]) -> list[int]:
-        """Add the votes and apply the rule, one look after the other; return the slots of the images decided."""
+        """Add the votes and apply the rule, one look after the other; return the slots of decided images."""
         decided: list[int] = []
         begin = 0
         for runs in stages:
@@ -195,7 +195,7 @@ class SequencePacker:
         return decided
 
     def _judge_look(self, slots: list[int]) -> list[int]:
-        """Apply the rule to the sampled images that have reached a look; return the slots of those decided."""
+        """Apply the rule to sampled images that have reached a look; return the slots of decided images."""
         # The last run may have been cut off before its look; its image stays at the head of the queue.
         ready = [slot for slot in slots if self._images[slot].drawn in self._looks]
         for _ in ready:

@@ -42,8 +42,8 @@ class PlannedMethod:
         undecided: for each radius, share of images neither certified nor given up before n_max.
         error: for each radius, upper bound on the probability that an image with a slightly smaller true radius is
             certified at this radius.
-        simulated: [R, N], float64, number of samples of each simulated image, with R images for each of the N
-            probabilities, for ``pyrobust.metrics.sweep_time``; [1, 1] for "fixed".
+        simulated: [R, N], float64; number of samples of each simulated image, for ``pyrobust.metrics.sweep_time``.
+            There are R images for each of the N probabilities. For "fixed", the shape is [1, 1].
     """
 
     name: str
@@ -186,10 +186,10 @@ def plan(
 ) -> Plan:
     """Compare the sampling methods on a distribution of top-class probabilities.
 
-    The function simulates images with these probabilities, and their counts at the looks. It applies ``SequentialRule``
-    to these counts, as a run does. To reduce variance, the simulation only estimates how many more images are certified
-    by the rule than by a fixed n. This difference is added to the exact expectation for the fixed n. The error
-    probabilities are exact.
+    The function simulates images with these probabilities, and their votes at the looks (sample sizes at which an image
+    is judged). It applies ``SequentialRule`` to these votes, as a run does. To reduce variance, the simulation only
+    estimates how many more images are certified by the rule than by a fixed n. This difference is added to the exact
+    expectation for the fixed n. The error probabilities are exact.
 
     "sequential" is ``SequentialRule`` with its default share of alpha, 0.01, for the bound at n_max. "hybrid" reserves
     a larger share for this bound. A method is eligible if, at each radius, its share of certified images is at most

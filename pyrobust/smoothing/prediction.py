@@ -21,7 +21,8 @@ def decide(
     ``counts`` are votes [B, K + 1]; column K holds samples without a winner. ``delta`` bounds the total variation
     distance of the n drawn samples from exact ones and is added to the p-value. With ``tails``, a sample without a
     winner may belong to any class, so all such samples are counted for the runner-up. Returns the predictions [B] and
-    the p-values [B]; where column K has the most votes, the prediction is ``ABSTAIN`` too.
+    the p-values [B]. The prediction is ``ABSTAIN`` where the test is not significant, and also where column K has the
+    most votes.
 
     >>> decide(np.array([[90, 10, 0], [55, 45, 0], [10, 10, 80]]), 0.001)[0]
     array([ 0, -1, -1])
@@ -46,7 +47,7 @@ def decide(
 
 
 def joint_delta(delta: float, n: int) -> float:
-    """Bound the total variation distance for n independent samples by n times that for one sample, rounded up.
+    """Bound the total variation distance for n independent samples: n times the bound for one, rounded up.
 
     >>> joint_delta(0.0, 100), joint_delta(0.5, 100)
     (0.0, 1.0)

@@ -25,7 +25,7 @@ _MIN_SIGMA, _MAX_SIGMA = 2.0**-126, 2.0**124
 
 
 def _checked_sigma(sigma: float) -> float:
-    """Return the smaller of sigma and sigma rounded to float32, in which the noise is drawn."""
+    """Return the smaller of sigma and sigma rounded to float32; the noise is drawn with the rounded sigma."""
     sigma = number("sigma", sigma)
     if not _MIN_SIGMA <= sigma <= _MAX_SIGMA:
         raise InputError("sigma", "a positive number in the range of float32 noise", sigma)
@@ -37,8 +37,8 @@ def certified_radius(
 ) -> npt.NDArray[np.float64]:
     """Certified radius of the smoothed classifier, rounded down to lie strictly inside the open ball of the theorem.
 
-    p is the lower bound on the probability of the top class, and 1 - p is the upper bound on every other class. The
-    radius for each pair of noise and norm:
+    p is the lower bound on the probability of the top class, and 1 - p is the upper bound on the probability of every
+    other class. For each pair of noise and norm, the radius is:
 
     - gaussian, l2: ``sigma·Φ⁻¹(p)`` (Cohen, Rosenfeld and Kolter, 2019);
     - laplace, l1: ``-b·ln(2(1 - p))`` with scale ``b = sigma/√2`` (Teng, Lee and Yuan, 2020);
@@ -125,9 +125,9 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
 def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: float) -> npt.NDArray[np.float64]:
     """Certified l2 radius under Gaussian noise from bounds on the probabilities of the top class and every other class.
 
-    Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, rounded down (Cohen, Rosenfeld and Kolter, 2019, theorem 1). It equals
-    ``certified_radius`` for p_B = 1 - p_A. If the votes spread over several other classes, p_B is smaller and the
-    radius larger.
+    Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` for the bounds p_A and p_B, rounded down (Cohen, Rosenfeld and Kolter,
+    2019, theorem 1). For p_B = 1 - p_A, it equals ``certified_radius``. If the votes spread over several other classes,
+    p_B is smaller than 1 - p_A and the radius is larger.
 
     Args:
         p_a_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.

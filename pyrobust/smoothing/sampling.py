@@ -39,9 +39,9 @@ _FEW_LOST = 0.001
 class Sampler:
     """Sampler of a smoothed classifier, for one noise distribution, one seed and one base classifier.
 
-    With a grid, x holds images as integer multiples of the grid's step. All samples of a call then run in batches of
-    one size, with deterministic kernels. A sample with noise in the tails votes for no class. ``normalize`` is (mean,
-    std), applied after the noise.
+    With a grid, the images x are passed as integer multiples of the grid's step. All samples of a call then run in
+    batches of one size, with deterministic kernels. A sample with noise in the tails votes for no class. ``normalize``
+    is (mean, std), applied after the noise.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)

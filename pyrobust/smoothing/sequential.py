@@ -73,31 +73,28 @@ class ImageSequence:
 class CertificationRule:
     """Rule for sequential certification: when to judge an image, what its counts prove, and when it is decided.
 
-    At each of ``looks(n)`` samples, the Krichevsky-Trofimov confidence sequence (Ville, 1939; Voráček, 2024) bounds
-    p_A. A radius is reached when the running maximum of the lower limits proves it. If an image has very few votes at a
-    look, a certificate is no longer worth the samples that it would take (``pyrobust.stats.SequentialRule``). The
-    radius is then given up (rejected). Giving up certifies nothing, so it uses no part of alpha. An image is decided
-    when every radius is reached or given up, or after n samples.
+    At each of the sample sizes ``looks(n)``, the Krichevsky-Trofimov confidence sequence (Ville, 1939; Voráček, 2024)
+    bounds p_A, the probability of the selected class. A radius is reached when the running maximum of the lower limits
+    proves it. If an image has very few votes at a look, a certificate is no longer worth the samples that it would take
+    (``pyrobust.stats.SequentialRule``). The radius is then given up (rejected). Giving up certifies nothing, so it uses
+    no part of alpha. An image is decided when every radius is reached or given up, or after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
       Near the largest radius that n samples can prove, this bound certifies more images. In return, earlier looks need
       log(1/(1 - hybrid)) more evidence. A share of 0.01 costs the sequence almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A. The other half is spent on upper limits of the K
       other classes (Bonferroni); samples without a winner count as one of these classes. The certified radius is then
-      the larger of two radii: the radius from p_A alone, and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and
-      Kolter, 2019). A radius is given up when it is above the largest radius that confidence limits at level 0.1 allow.
+      the larger of two radii: the radius from p_A alone, and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, where p_B is the
+      probability of the runner-up (Cohen, Rosenfeld and Kolter, 2019). A radius is given up when it is above the
+      largest radius that confidence limits at level 0.1 allow.
 
-    Args:
-        radii: radii to be decided, at least one.
-        num_classes: number of classes K.
-        sigma, noise, norm: parameters of the smoothed classifier.
-        n: largest number of samples per image.
-        alpha: probability that the certificate of an image is wrong.
-        hybrid: share of alpha for the bound at n samples, in [0, 1).
-        two_class: whether to bound the other classes, too; Gaussian noise only.
-        delta: bound on the total variation distance of the drawn noise from the exact noise; positive on a grid.
-            ``results`` subtracts delta from p_lower and adds delta to the runner-up's bound. On a grid, the noise of a
-            sample without a winner may lie in the tails. Such a sample therefore counts for every other class.
+    Args: radii: radii to be decided, at least one. num_classes: number of classes K. sigma, noise, norm: parameters of
+        the smoothed classifier. n: largest number of samples per image. alpha: probability that the certificate of an
+        image is wrong. hybrid: share of alpha for the bound at n samples, in [0, 1). two_class: whether to bound the
+        other classes, too; Gaussian noise only. delta: bound on the total variation distance of the drawn noise from
+        the exact noise; positive on a grid. ``results`` subtracts delta from p_lower and adds delta to the runner-up's
+        bound. On a grid, a sample without a winner counts for every other class, because its noise may lie in the
+        tails.
 
     Raises:
         InputError: there are no radii, a share is out of range, or two_class is combined with noise other than
@@ -170,7 +167,7 @@ class CertificationRule:
         return table
 
     def next_look(self, drawn: int) -> int:
-        """Return the first look after a number of samples below n."""
+        """Return the first look after ``drawn`` samples, where ``drawn`` is below n."""
         return self.looks[bisect_right(self.looks, drawn)]
 
     def look(self, top: _Ints, counts: _Ints, limits: _Floats) -> _Floats:

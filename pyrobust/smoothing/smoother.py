@@ -65,18 +65,18 @@ class RandomizedSmoothing:
     If an example's index in a data set is given, its noise depends only on (seed, image index, sample index).
     Otherwise, a 64-bit hash of seed, grid step, shape and values replaces the seed and the image index. The noise does
     not depend on the batch size, the number of threads, the order of examples, or the split of a data set into calls.
-    If the arithmetic of the model does not depend on the batch, the same is true of the counts. A certificate is void
-    for an x that was chosen after seeing counts made with the same seed.
+    If the arithmetic of the model does not depend on the batch, the counts do not depend on any of these either. A
+    certificate is void for an x that was chosen after seeing counts made with the same seed.
 
-    Without indices, an example gets the same noise in three cases: ``for x in images: smoother.certify(x)``, a loop of
-    ``certify_batch`` over a loader, and one call with all images. It follows that
+    Without indices, an example gets the same noise in a loop ``for x in images: smoother.certify(x)``, in a loop of
+    ``certify_batch`` over a loader, and in one call with all images. It follows that
 
     - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
     - repeating a call uses up no alpha and gives no new information;
     - calls with another n, sigma or model reuse the draws for the same x, so the best of several results does not hold
-      at level alpha: divide alpha by the number of results, or choose with another seed;
-    - every other x, however close, gets fresh noise, and its certificate may again be wrong with probability alpha, so
-      searching for an x until one is certified voids the certificate.
+      at level alpha, unless alpha is divided by the number of results or the choice is made with another seed;
+    - every other x, however close, gets fresh noise, and its certificate may again be wrong with probability alpha; a
+      certificate that was found by searching for a certified x is therefore void.
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
@@ -199,7 +199,7 @@ class RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.
 
         The number of classes is inferred if it was not given. If x is on none of the usual grids, or if its grid is too
-        fine for sigma, the returned smoother has no grid. The first time, a warning is logged.
+        fine for sigma, the returned smoother has no grid, and a warning is logged the first time.
 
         Args:
             x: all examples that one smoothed classifier is to classify, or their data set. Another grid would define

@@ -60,7 +60,7 @@ def _log_tail(k: int, n: int, num: int, den: int) -> tuple[Decimal, Decimal]:
 
 
 def _proved_bound(k: int, n: int, alpha: float, guess: float, upper: bool) -> float:
-    """Return a proved double close to the exact bound, on the safe side; the guess only saves time."""
+    """Return a double close to the exact bound, proved to be on its safe side; the guess only saves time."""
     # Both bounds solve P(Bin(n, v) >= m) <= alpha: for successes with v = x and m = k, or for failures with v = 1 - x
     # and m = n - k. The rounding applies to x itself, so that a small upper bound keeps its digits.
     m = n - k if upper else k
@@ -237,9 +237,8 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
         n: trials, integers in [1, 10**9].
         alternative: "two-sided", "greater" or "less".
 
-    Returns:
-        Float64 array of the broadcast shape, or a float if k and n are scalars. The values lie in (0, 1], never below
-        the exact p-value.
+    Returns: Float64 array of the broadcast shape, or a float if k and n are scalars. The values lie in (0, 1] and are
+        never below the exact p-value.
 
     Raises:
         InputError: a value is out of range, the shapes do not broadcast, or the alternative is unknown.

@@ -11,17 +11,17 @@ The clusters are independent. The expectation of the product of all f_i(u) is th
 
     (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n,
 
-where n is the number of clusters. If t >= u, this is at most 1. The clusters need not have the same distribution, and
-their order does not matter. The bound also holds for a mixture of bets with weights fixed in advance. By Markov's
-inequality, the wealth of the mixture is therefore at least 1/alpha with probability at most alpha. With constant bets,
-this wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"
-(2024). Each f_i increases in u.
+where n is the number of clusters. If t >= u, this expression is at most 1, and so is the expected wealth. The clusters
+need not have the same distribution, and their order does not matter. The bound of 1 also holds for a mixture of bets
+with weights fixed in advance. By Markov's inequality, the wealth of the mixture is therefore at least 1/alpha with
+probability at most alpha. With constant bets, this wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating
+means of bounded random variables by betting" (2024). Each f_i increases in u.
 
 By the same argument with g = 1, the probability that all numbers are zero is at most p0(u) = prod (1 - u) / (1 - u +
-w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability for independent numbers in {0, 1}. If all
-numbers are zero, the test rejects "t >= u" if p0(u) <= alpha. If some number is positive, the test rejects "t >= u" if
-p0(u) < alpha and the wealth is at least 1 / (alpha - p0(u)). The test's total error is at most alpha. So the bound for
-all zeros is exact.
+w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability that n independent numbers in {0, 1} with mean u
+are all zero. When all numbers are zero, the test rejects "t >= u" if p0(u) <= alpha. Otherwise, the test rejects "t >=
+u" if p0(u) < alpha and the wealth is at least 1 / (alpha - p0(u)). The test's total error is at most alpha. So the
+bound for all zeros is exact.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float
 def _rejected(
     u: _Floats, edges: _Floats, terms: tuple[_Floats, ...], n: int, alpha: float, nothing: bool
 ) -> npt.NDArray[np.bool_]:
-    """Whether "t >= u" is certainly rejected for each u [K], each with the bets of the cell above its edge [K].
+    """Whether each "t >= u" [K] is certainly rejected with the bets of the cell that starts at its edge [K].
 
-    If "t >= u" is rejected for one u, it is for every larger u in the cell.
+    If "t >= u" is rejected for one u, it is also rejected for every larger u in the same cell.
     """
     zeros, slack, weights, times = terms
     odds = u / (1 - u)

@@ -11,7 +11,7 @@ from pyrobust.errors import InputError
 
 
 def holm(p_values: Iterable[float]) -> list[float]:
-    """Adjust p-values of several tests: rejecting at adjusted values ≤ alpha makes an error with probability ≤ alpha.
+    """Adjust p-values of several tests, so that rejecting those ≤ alpha errs with probability ≤ alpha.
 
     Let p₍₁₎ ≤ … ≤ p₍ₘ₎ be the p-values in ascending order. The i-th adjusted value is the maximum, over j ≤ i, of
     min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). The probability that any true hypothesis is rejected is at most alpha however

@@ -35,9 +35,9 @@ def population_sequence(
 ) -> tuple[CountArray, CountArray]:
     """Bounds on the number of successes in a finite population, from members seen in random order, valid at all times.
 
-    For every population, the number of successes is always within the bounds, for all numbers of members seen, with
-    probability at least 1 - alpha. The order has to be random, with all permutations equally likely. One may inspect
-    the bounds and stop at any time.
+    For every population, with probability at least 1 - alpha, the number of successes is within the bounds at all
+    numbers of members seen. The order has to be random, with all permutations equally likely. One may inspect the
+    bounds and stop at any time.
 
     Args:
         successes: A, integers in [0, n]; any shape that broadcasts with the other arguments.
@@ -83,7 +83,7 @@ def population_sequence(
 def _last_open(
     inside: CountArray, outside: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> CountArray:
-    """The last K towards the impossible value ``outside`` that is not proved to be excluded; found by bisection."""
+    """Find by bisection the K nearest to the impossible value ``outside`` that is not proved excluded."""
     while (np.abs(outside - inside) > 1).any():
         middle = (inside + outside) // 2
         excluded = _excluded(np.clip(middle, a, total - f), a, f, total, alpha)

@@ -52,17 +52,17 @@ def looks(n_max: int) -> tuple[int, ...]:
 class SequentialRule:
     """Sequential decisions on p >= p0 that depend only on the counts at fixed looks.
 
-    Certified: the lower limit of the confidence sequence has reached p0 at some look. A hybrid rule reserves a share of
-    alpha for one Clopper-Pearson bound at n_max. The sequence gets the rest of alpha. By the union bound, the
-    probability that one of the two fails is at most alpha. The larger the reserved share, the fewer successes the
-    Clopper-Pearson bound needs at n_max, and the more evidence the sequence needs at every look.
+    An image is certified if the lower limit of the confidence sequence has reached p0 at some look. A hybrid rule
+    reserves a share of alpha for one Clopper-Pearson bound at n_max. The sequence gets the rest of alpha. By the union
+    bound, the probability that one of the two fails is at most alpha. The larger the reserved share, the fewer
+    successes the Clopper-Pearson bound needs at n_max, and the more evidence the sequence needs at every look.
 
-    Given up: a certificate is no longer worth the expected number of samples that it would take
+    An image is given up if a certificate is no longer worth the expected number of samples that it would take
     (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha. The price of the samples
     only determines how many certificates are lost. The more alpha is reserved for n_max, the more images have to reach
     n_max to be certified. The price is therefore multiplied by the square of the sequence's share of alpha.
 
-    Undecided: neither certified nor given up by n_max samples.
+    An image is undecided if it is neither certified nor given up by n_max samples.
 
     Attributes:
         n_max: sample size at which sampling ends.
@@ -148,10 +148,9 @@ class SequentialRule:
         Args:
             p0: threshold, in (0, 1).
 
-        Returns:
-            Two int64 arrays with one count per look. The first holds the smallest count that certifies. If no count
-            certifies, it is above the look's sample size. The second holds the largest count at which the image is
-            given up, or -1 if there is none. The arrays are read-only, because they are cached.
+        Returns: Two int64 arrays with one count per look. The first holds the smallest count that certifies, or a
+            number above the look's sample size if no count certifies. The second holds the largest count at which the
+            image is given up, or -1 if there is none. The arrays are read-only, because they are cached.
 
         Raises:
             InputError: p0 is out of range.

@@ -11,8 +11,8 @@ inspected after any trial, any number of times. Its lower limits may be replaced
 (2024) uses the sequence for certification.
 
 Let q be A/N, let d be A - N p, and let D(q, p) be the Kullback-Leibler divergence. Then ln W(p) = N D(q, p) - ln(pi N /
-2)/2 - h(A) - h(F) - g(N). Here h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N +
-1). Moreover,
+2)/2 - h(A) - h(F) - g(N). Here h(x) is the remainder of Stirling's formula for ln Gamma(x + 1/2), and g(N) is its
+remainder for ln Gamma(N + 1). Moreover,
 
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
@@ -98,7 +98,7 @@ def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: F
 
 
 def _limit(successes: CountArray, failures: CountArray, alpha: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Proved lower limit for A >= 1, as a = N p and d = A - a with W(p) >= 1/alpha; a = 0 if none can be proved."""
+    """Lower limit p with proved W(p) >= 1/alpha, for A >= 1, as a = N p and d = A - a; a = 0 if unproved."""
     bound = _bound(successes, failures, alpha)
     wins, losses = successes.astype(np.float64), failures.astype(np.float64)
     trials = wins + losses
@@ -218,7 +218,7 @@ def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> Coun
 def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """Last count towards -step that meets a monotone condition, from a nearby start; outside [0, N] if none does."""
+    """Last count in direction -step that meets a monotone condition, sought nearby; else outside [0, N]."""
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))

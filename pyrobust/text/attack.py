@@ -81,9 +81,9 @@ class WordAttack(ABC):
         """Attack each text that is classified correctly; if targeted, each text that is not predicted as its target.
 
         The texts do not influence each other, although those under attack share batches. Rounding in a batch cannot
-        cause a success. If the two largest logits of a text are too close, the text is run again alone, and this counts
-        as a query. Apart from such repetitions, the attack on one text never sends the same text to the model twice.
-        The same arguments give the same result.
+        cause a success. If the two largest logits of a text are so close that rounding may have decided between them,
+        the text is run again alone. This repetition counts as a query. Apart from it, the attack on one text never
+        sends the same text to the model twice. The same arguments give the same result.
 
         Args:
             texts: N strings.
@@ -150,7 +150,7 @@ class WordAttack(ABC):
         """A candidate that fools the model with at most ``max_changes`` changes, else the one of the lowest margin."""
 
     def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:
-        """The options that the text constraints allow, judged, and whether the queries sufficed for all."""
+        """Judge and return the options that text constraints allow, and whether the queries were enough."""
         texts = [(changes, search.text(changes)) for changes in options]
         kept = [(c, t) for c, t in texts if all(allow(search.original, t) for allow in self.text_constraints)]
         judgements = yield from search.judge([text for _, text in kept])

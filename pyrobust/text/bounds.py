@@ -24,14 +24,12 @@ _BYTES = 1 << 26
 class WordBounds(Tabular):
     """Lower bounds of margins over all allowed word substitutions of each text.
 
-    Attributes:
-        lower: float64 [N, K − 1], bounds of f_y − f_j for j ≠ y, ascending; -inf where nothing could be proved.
-        substitutions: int64 [N], number of positions that have a substitute.
-        max_substitutions: largest number of words replaced at once; None for no limit.
-        method: "ibp", "crown-ibp" or "crown"; "cascade" for the best bound among the methods that were run on a text.
-        sound: True for proved bounds, False for plain floating-point bounds.
-        semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (its
-            deployed forward pass, with sums in any order).
+    Attributes: lower: float64 [N, K − 1], bounds of the margins f_y − f_j of the logits f, for j ≠ y in ascending
+        order; -inf where nothing could be proved. substitutions: int64 [N], number of positions that have a substitute.
+        max_substitutions: largest number of words replaced at once; None for no limit. method: "ibp", "crown-ibp" or
+        "crown"; "cascade" for the best bound among the methods that were run on a text. sound: True for proved bounds,
+        False for plain floating-point bounds. semantics: network that the bounds hold for: "real" (exact arithmetic on
+        the given parameters) or "float32" (its deployed forward pass, with sums in any order).
     """
 
     lower: Tensor
@@ -85,14 +83,15 @@ def certify_words(
     position i, as in Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving
     verified robustness to symbol substitutions via interval bound propagation" (both 2019). The number of texts is
     exponential in L, but all texts are bounded in one pass. Both papers propagate the interval of each coordinate over
-    the words. Here, linear functions of the word vectors are bounded over the words themselves. This is done before the
-    first nonlinear layer. With "crown" and "crown-ibp", it is also done at the output. The minimum of a linear bound
-    A·x + b is
+    the words. Here, linear functions of the word vectors are bounded over the words themselves. This happens before the
+    first nonlinear layer and, with "crown" and "crown-ibp", also at the output. The minimum of a linear bound A·x + b
+    is
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
-    which is exact for a network that is linear in the vectors. If at most d words are replaced at once, the minimum
-    replaces the value of the original word only at the d positions where the two differ most.
+    where E(w) is the vector of word w. It is exact for a network that is linear in the vectors. If at most d words are
+    replaced at once, the minimum replaces the value of the original word only at the d positions where these two values
+    differ most.
 
     Args:
         classifier: embedding and network.
@@ -103,13 +102,12 @@ def certify_words(
             runs each method on the texts that are still undecided, and each margin keeps its best bound. By default,
             the method is "crown". Here, both "crown" and "ibp" minimize the first layer over the words, and "crown"
             costs little more than "ibp".
-        sound: as for ``BoundOptions``, as are the next two arguments.
+        sound: see ``BoundOptions``, also for the next two arguments.
         semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
 
-    Returns:
-        WordBounds. Bounds are -inf (nothing is proved) where a vector of an allowed word is not finite. Words with the
-        same index count as one word; for example, all out-of-vocabulary words do.
+    Returns: WordBounds. Bounds are -inf (nothing is proved) where a vector of an allowed word is not finite. Words with
+        the same index, such as all out-of-vocabulary words, count as one word.
 
     Raises:
         InputError: a value is out of range, or a position has no words.
@@ -147,17 +145,12 @@ def certified_substitutions(
     semantics: str = "real",
     memory_limit: int | None = None,
 ) -> Tensor:
-    """Search for the largest number of replaced words that is proved not to change each text's class.
+    """Search for the largest number of replaced words that provably keeps the class, for each text.
 
     Each number returned was itself proved, and a proof for the next larger number was tried and failed.
 
-    Args:
-        classifier: embedding and network.
-        substitutions: as for ``certify_words``, as are the other arguments.
-        y: labels, [N].
-        method: method of the bounds.
-        sound: True for proved bounds.
-        semantics: "real" or "float32".
+    Args: classifier: embedding and network. substitutions: see ``certify_words``, also for the other arguments. y:
+        labels, [N]. method: method of the bounds. sound: True for proved bounds. semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
 
     Returns:

@@ -16,14 +16,14 @@ from pyrobust.text.substitutions import is_word, split_words
 class WordClassifier:
     """A text classifier: it splits texts into words, maps words to vectors by their indices, and applies a network.
 
-    Called with texts, the classifier returns their logits, which attacks need. Certificates need the embedding and the
+    Attacks call the classifier with texts, and it returns their logits. Certificates need the embedding and the
     network. A model that takes indices is passed in two parts. For an ``nn.Sequential``, they are ``embedding=model[0],
     network=model[1:]``. For any other model, they are modules that call the two halves of its forward pass.
 
-    Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of
-    different lengths are classified and bounded separately, so no mask is needed. Only texts shorter than ``shortest``
-    are padded, and no substitution changes the padding. Embedding and network run in evaluation mode and are left in
-    the mode they had.
+    Words out of the vocabulary have the index ``unknown``, so the classifier cannot tell them apart. Texts of different
+    lengths are classified and bounded separately, so no mask is needed. Only texts shorter than ``shortest`` are
+    padded, and no substitution changes the padding. Embedding and network run in evaluation mode, and return to their
+    previous mode afterwards.
 
     Args:
         vocabulary: index of each word.

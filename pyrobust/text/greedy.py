@@ -39,8 +39,8 @@ class WordSubstitution(WordAttack):
             define the substitution sets, so a certificate for these sets must use the same constraints.
         text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. These
             functions restrict only the attack.
-        similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of the texts that
-            succeed, the most similar one is returned.
+        similarity: function (original, candidate) -> float. If it is given, all substitutes of a word are tried, and
+            the most similar of the successful texts is returned.
         ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its
             place ("mask"), with its first substitute ("substitute") or with its best substitute ("best"). "substitute"
             takes the fewest queries, since the measured text may itself succeed; "best" tries all substitutes and
@@ -52,7 +52,8 @@ class WordSubstitution(WordAttack):
             rounded down.
         max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
         at_once: number of a word's substitutes in one request. Requests for different texts always share batches. If
-            few texts are attacked, a larger ``at_once`` gives larger batches, but also queries after the first success.
+            few texts are attacked, a larger ``at_once`` gives larger batches, but may also send queries after the first
+            success.
         batch_size: largest number of texts in one call of the model.
 
     Raises:

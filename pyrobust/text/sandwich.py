@@ -59,9 +59,9 @@ class WordSandwich(Tabular):
             substitutions are harmless.
         method: method of the bounds.
         semantics: network that the certificates hold for; see ``BoundOptions``.
-        rounded: with semantics "real", positions of texts that are misclassified within their certificate, though not
-            provably so in exact arithmetic. Rounding in the forward pass may explain these errors, so they refute no
-            certificate.
+        rounded: with semantics "real", indices of texts that the forward pass misclassifies within their certificate,
+            without a proof that exact arithmetic misclassifies them. Rounding in the forward pass may explain these
+            errors, so they refute no certificate.
     """
 
     attack: WordAttackResult

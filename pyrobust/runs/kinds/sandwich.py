@@ -102,8 +102,8 @@ class Sandwiched(Kind):
 class Sandwich(Sandwiched, Proving, layout="sandwich"):
     """A sandwich of a network: bounds of its distance to misclassification from both sides.
 
-    ``margin`` is the margin at x_adv, rounded up, in the arithmetic for which ``lower`` holds. It is NaN (NULL) unless
-    ``lower`` is positive and at least ``upper``.
+    ``margin`` is the margin at the adversarial example x_adv, rounded up. It is computed in the arithmetic for which
+    ``lower`` holds. It is NaN (NULL) unless ``lower`` is positive and at least ``upper``.
     """
 
     norm = Proving.norm.offered(
@@ -195,7 +195,8 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
 class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sandwich", name="sandwich"):
     """A sandwich of a smoothed classifier: bounds of its distance to misclassification from both sides.
 
-    ``counts_adv`` and ``p_value`` come from the test at x_adv. Without a test there are no votes, and the p-value is 1.
+    ``counts_adv`` and ``p_value`` come from the test at the adversarial example x_adv. Without a test there are no
+    votes, and the p-value is 1.
     """
 
     sigma = Smoothed.sigma.offered(

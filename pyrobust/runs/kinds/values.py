@@ -57,7 +57,7 @@ def finite(valid: Callable[[float], bool]) -> Valid:
 
 
 def one_of(*choices: Any) -> Valid:
-    """Return a test that accepts the given values, but not equal values of other types."""
+    """Return a test that accepts the given values, but rejects values of other types that compare equal."""
     return lambda value: value in choices and type(value) in map(type, choices)
 
 

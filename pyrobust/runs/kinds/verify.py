@@ -274,7 +274,7 @@ class Verify(Proving, layout="verify"):
         )
 
     def _proved_by(self, run: Run) -> tuple[str, ...] | None:
-        """Return the stage that proved the largest epsilon of each image; None in a search for radii."""
+        """Return the stage that proved each image's largest verified epsilon; None in a search for radii."""
         if not run.parameters["epsilons"]:
             return None
         verdicts = [self.verdicts_at(run, epsilon) for epsilon in run.parameters["epsilons"]]

@@ -39,7 +39,7 @@ def norm_of(parameters: dict[str, Any]) -> str:
 
 
 def box_norm(box: Any) -> str:
-    """Name the norm max |δᵢ| / boxᵢ by a hash of its radii boxᵢ, given as a nested list.
+    """Name the norm max |δᵢ| / boxᵢ of a perturbation δ by a hash of the radii boxᵢ (a nested list).
 
     >>> box_norm([0.1, 0.0, 0.3])
     'box d9cbf726'
