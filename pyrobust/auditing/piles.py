@@ -101,7 +101,8 @@ def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
 def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
     """Log-likelihood ratio of Poisson counts: free means against the likeliest means with rows² ≤ ratio·below·above.
 
-    The likeliest such means are below + t, rows - 2t and above + t.
+    The counts are ``below``, ``rows`` and ``above``. The likeliest means under this condition are below + t, rows - 2t
+    and above + t, for some t ≥ 0.
     """
     ratio = np.exp(np.minimum(log_ratio, 300.0))
     # (rows - 2t)² = ratio·(below + t)·(above + t)

@@ -29,9 +29,9 @@ from pyrobust.runs.run import Run
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
     """Return the epsilons for the table of a curve.
 
-    They are the curve's points. For a step function, they are round epsilons, and the epsilons at which another attack
-    confirmed the function. The round epsilons go up to the distance within which nine tenths of the adversarial
-    examples lie.
+    For a curve of points, they are the epsilons of the points. For a step function, they are round epsilons up to the
+    distance within which nine tenths of the adversarial examples lie, and the epsilons at which another attack
+    confirmed the function.
 
     Args:
         curve: a curve of any attack.

@@ -164,7 +164,7 @@ def _look_up(word: str, synonyms: Synonyms) -> tuple[str, ...]:
 
 @lru_cache(1 << 16)
 def is_word(text: str) -> bool:
-    """Whether a text is exactly one word by ``split_words``.
+    """Whether ``split_words`` splits a text into exactly one word: the text itself.
 
     >>> is_word("well-made"), is_word("motion picture"), is_word("")
     (True, False, False)

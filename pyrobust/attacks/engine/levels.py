@@ -111,7 +111,8 @@ class Levels:
         return x.to(self._work).mul(self._scale).round_().clamp_(self.low, self.high)
 
     def values(self, levels: Tensor, like: Tensor) -> Tensor:
-        """The floats nearest to k·h in the loader's dtype, as a tensor of ``like``'s dtype; may overwrite ``levels``.
+        """Return the floats k·h of levels k, rounded in the loader's dtype, in ``like``'s dtype; may overwrite
+        ``levels``.
 
         Numerator and denominator are exact in that dtype, so the division is the only rounding.
         """

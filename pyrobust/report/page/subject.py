@@ -232,8 +232,8 @@ def with_common_radius(subjects: Sequence[PageSubject], radii: Sequence[float] =
 
     Args:
         subjects: subjects of any kind.
-        radii: radii of the tables. The first radius above 0 is the headline radius. Without such a radius, it is one of
-            the radii of the runs, or a round number.
+        radii: radii of the tables. The first radius above 0 is the headline radius. If no radii are given, the headline
+            radius is one of the runs' radii, or a round number.
 
     Returns:
         The subjects, in order.

@@ -276,7 +276,7 @@ class BackwardPass:
         return total, coefficients
 
     def _to_chosen(self, i: int, image: Tensor, a: Tensor) -> dict[int, Tensor]:
-        """Move coefficients of maxima to the elements that represent them."""
+        """Move the coefficient of each maximum to the element that represents this maximum in its relaxation."""
         first, chosen = self.network.layers[i].inputs[0], self.relaxations.relaxation(i).chosen
         assert chosen is not None
         out = a.new_zeros(len(a), self.network.layers[first].size)

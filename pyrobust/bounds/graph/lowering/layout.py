@@ -115,7 +115,7 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Displaced:
-    """Elements that have been moved so that their first dimension is not, or not only, the batch.
+    """Elements that an operator has moved so that the batch is not their first dimension, or shares it.
 
     A later movement may put the batch first again.
 
