@@ -354,11 +354,12 @@ class Run(Tabular):
         Args:
             indices: data-set indices, in any order. Default: all images of the run, in index order.
 
-        Returns: float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is
-            robust is the last iterate. For a minimum-norm attack, the entry is the nearest adversarial example found,
-            at any distance; it is the image itself if the image is misclassified or no adversarial example was found.
-            For a verification, the entry is the counterexample at the smallest epsilon that has one. It is the image
-            itself if no epsilon has one. For a sandwich, the entry is the same as for a minimum-norm attack.
+        Returns:
+            float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is robust
+            is the last iterate. For a minimum-norm attack, the entry is the nearest adversarial example found, at any
+            distance; it is the image itself if the image is misclassified or no adversarial example was found. For a
+            verification, the entry is the counterexample at the smallest epsilon that has one. It is the image itself
+            if no epsilon has one. For a sandwich, the entry is the same as for a minimum-norm attack.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or does not have one of the

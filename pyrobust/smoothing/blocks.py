@@ -28,12 +28,17 @@ _ALIGNMENT = 64
 class SampleBlocks:
     """Batches that hold the samples of all runs in order; the batches of one block are drawn and counted together.
 
-    Args: draw: draws the samples. runs: runs of consecutive samples of one image, at least one sample each
-        (``SampleRun``). stages: for each run, its stage in the noise contract. keys: Philox key of each run; empty if
-        the seed is the key of all runs. rows: for each run, its row in ``counts``. counts: [R, K + 1], int64; updated
-        in place. like: an empty tensor [0, ...] with the dtype and device of a batch. memory_format: memory format of a
-        batch. tails: whether the noise of a sample can lie in the tails, where it is not drawn. A sample in the tails
-        votes for no class.
+    Args:
+        draw: draws the samples.
+        runs: runs of consecutive samples of one image, at least one sample each (``SampleRun``).
+        stages: for each run, its stage in the noise contract.
+        keys: Philox key of each run; empty if the seed is the key of all runs.
+        rows: for each run, its row in ``counts``.
+        counts: [R, K + 1], int64; updated in place.
+        like: an empty tensor [0, ...] with the dtype and device of a batch.
+        memory_format: memory format of a batch.
+        tails: whether the noise of a sample can lie in the tails, where it is not drawn. A sample in the tails votes
+            for no class.
 
     >>> counts = torch.zeros(1, 3, dtype=torch.int64)
     >>> def draw(out, tail, stage, pieces, keys):

@@ -80,8 +80,9 @@ class Certificates(_Results):
     ball of radius ``radius[i]`` around example i, in the norm ``norm``. On a grid, the guarantee holds at the points of
     the ball that lie on the grid.
 
-    Attributes: indices: [B], int64; if indices were given, the image index from which the noise of each example was
-        derived; otherwise, the position of each example in the call.
+    Attributes:
+        indices: [B], int64; if indices were given, the image index from which the noise of each example was derived;
+            otherwise, the position of each example in the call.
         prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains if the example was given
             up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
@@ -157,8 +158,9 @@ class Certificates(_Results):
 class Predictions(_Results):
     """Predictions of the smoothed classifier for B examples, each wrong with probability at most alpha.
 
-    Attributes: indices: [B], int64; if indices were given, the image index from which the noise of each example was
-        derived; otherwise, the position of each example in the call.
+    Attributes:
+        indices: [B], int64; if indices were given, the image index from which the noise of each example was derived;
+            otherwise, the position of each example in the call.
         prediction: [B], int64; the class, or ``ABSTAIN``.
         p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely.
         counts: [B, K + 1], int64; votes, with column K as in `Certificates`.

@@ -16,8 +16,9 @@ from torch import Tensor
 class ImageNoise:
     """Coordinates of the noise of B images, as the noise contract defines them.
 
-    Attributes: words: for each image, the third word of the Philox counter. Without keys, this word is the image's
-        index in the data set. With keys, it is the number of the draw.
+    Attributes:
+        words: for each image, the third word of the Philox counter. Without keys, this word is the image's index in the
+            data set. With keys, it is the number of the draw.
         keys: Philox key of each image, used in place of the seed; None if the words are indices.
 
     >>> ImageNoise([4, 2]).indices, ImageNoise([0, 0], [7, 9]).indices

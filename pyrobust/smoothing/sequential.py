@@ -88,13 +88,17 @@ class CertificationRule:
       probability of the runner-up (Cohen, Rosenfeld and Kolter, 2019). A radius is given up when it is above the
       largest radius that confidence limits at level 0.1 allow.
 
-    Args: radii: radii to be decided, at least one. num_classes: number of classes K. sigma, noise, norm: parameters of
-        the smoothed classifier. n: largest number of samples per image. alpha: probability that the certificate of an
-        image is wrong. hybrid: share of alpha for the bound at n samples, in [0, 1). two_class: whether to bound the
-        other classes, too; Gaussian noise only. delta: bound on the total variation distance of the drawn noise from
-        the exact noise; positive on a grid. ``results`` subtracts delta from p_lower and adds delta to the runner-up's
-        bound. On a grid, a sample without a winner counts for every other class, because its noise may lie in the
-        tails.
+    Args:
+        radii: radii to be decided, at least one.
+        num_classes: number of classes K.
+        sigma, noise, norm: parameters of the smoothed classifier.
+        n: largest number of samples per image.
+        alpha: probability that the certificate of an image is wrong.
+        hybrid: share of alpha for the bound at n samples, in [0, 1).
+        two_class: whether to bound the other classes, too; Gaussian noise only.
+        delta: bound on the total variation distance of the drawn noise from the exact noise; positive on a grid.
+            ``results`` subtracts delta from p_lower and adds delta to the runner-up's bound. On a grid, a sample
+            without a winner counts for every other class, because its noise may lie in the tails.
 
     Raises:
         InputError: there are no radii, a share is out of range, or two_class is combined with noise other than

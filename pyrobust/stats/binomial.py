@@ -237,8 +237,9 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
         n: trials, integers in [1, 10**9].
         alternative: "two-sided", "greater" or "less".
 
-    Returns: Float64 array of the broadcast shape, or a float if k and n are scalars. The values lie in (0, 1] and are
-        never below the exact p-value.
+    Returns:
+        Float64 array of the broadcast shape, or a float if k and n are scalars. The values lie in (0, 1] and are never
+        below the exact p-value.
 
     Raises:
         InputError: a value is out of range, the shapes do not broadcast, or the alternative is unknown.

@@ -148,9 +148,10 @@ class SequentialRule:
         Args:
             p0: threshold, in (0, 1).
 
-        Returns: Two int64 arrays with one count per look. The first holds the smallest count that certifies, or a
-            number above the look's sample size if no count certifies. The second holds the largest count at which the
-            image is given up, or -1 if there is none. The arrays are read-only, because they are cached.
+        Returns:
+            Two int64 arrays with one count per look. The first holds the smallest count that certifies, or a number
+            above the look's sample size if no count certifies. The second holds the largest count at which the image is
+            given up, or -1 if there is none. The arrays are read-only, because they are cached.
 
         Raises:
             InputError: p0 is out of range.

@@ -24,12 +24,15 @@ _BYTES = 1 << 26
 class WordBounds(Tabular):
     """Lower bounds of margins over all allowed word substitutions of each text.
 
-    Attributes: lower: float64 [N, K − 1], bounds of the margins f_y − f_j of the logits f, for j ≠ y in ascending
-        order; -inf where nothing could be proved. substitutions: int64 [N], number of positions that have a substitute.
-        max_substitutions: largest number of words replaced at once; None for no limit. method: "ibp", "crown-ibp" or
-        "crown"; "cascade" for the best bound among the methods that were run on a text. sound: True for proved bounds,
-        False for plain floating-point bounds. semantics: network that the bounds hold for: "real" (exact arithmetic on
-        the given parameters) or "float32" (its deployed forward pass, with sums in any order).
+    Attributes:
+        lower: float64 [N, K − 1], bounds of the margins f_y − f_j of the logits f, for j ≠ y in ascending order; -inf
+            where nothing could be proved.
+        substitutions: int64 [N], number of positions that have a substitute.
+        max_substitutions: largest number of words replaced at once; None for no limit.
+        method: "ibp", "crown-ibp" or "crown"; "cascade" for the best bound among the methods that were run on a text.
+        sound: True for proved bounds, False for plain floating-point bounds.
+        semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (its
+            deployed forward pass, with sums in any order).
     """
 
     lower: Tensor
@@ -106,8 +109,9 @@ def certify_words(
         semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
 
-    Returns: WordBounds. Bounds are -inf (nothing is proved) where a vector of an allowed word is not finite. Words with
-        the same index, such as all out-of-vocabulary words, count as one word.
+    Returns:
+        WordBounds. Bounds are -inf (nothing is proved) where a vector of an allowed word is not finite. Words with the
+        same index, such as all out-of-vocabulary words, count as one word.
 
     Raises:
         InputError: a value is out of range, or a position has no words.
@@ -149,8 +153,13 @@ def certified_substitutions(
 
     Each number returned was itself proved, and a proof for the next larger number was tried and failed.
 
-    Args: classifier: embedding and network. substitutions: see ``certify_words``, also for the other arguments. y:
-        labels, [N]. method: method of the bounds. sound: True for proved bounds. semantics: "real" or "float32".
+    Args:
+        classifier: embedding and network.
+        substitutions: see ``certify_words``, also for the other arguments.
+        y: labels, [N].
+        method: method of the bounds.
+        sound: True for proved bounds.
+        semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
 
     Returns:

@@ -14,16 +14,22 @@ from pyrobust.frames import Tabular
 class WordAttackResult(Tabular):
     """Outcomes of an attack on N texts; each attribute except ``targeted`` has one item for each text.
 
-    Attributes: originals: the texts. texts: the adversarial texts; where the attack failed, the text with the lowest
-        margin that the attack found. labels: the labels, or the targets of a targeted attack. clean_predictions:
-        predicted classes of the originals; -1 for logits with NaN or +inf, which predict no class. predictions:
-        predicted classes of ``texts``. attacked: whether the text was attacked; False where the original is already
-        misclassified (or predicted as the target). success: whether an attacked text was turned into one that is
-        misclassified (or predicted as the target). A text for which no class is predicted does not count as a success.
-        changed: positions of the substituted words, ascending; positions count the words of ``split_words``. words:
-        number of words. margins: margins of ``texts``: the label's logit minus the largest other logit; if targeted,
-        the largest other logit minus the target's logit. They are inf where no class is predicted. queries: texts sent
-        to the classifier, the original included. targeted: whether the attack was targeted.
+    Attributes:
+        originals: the texts.
+        texts: the adversarial texts; where the attack failed, the text with the lowest margin that the attack found.
+        labels: the labels, or the targets of a targeted attack.
+        clean_predictions: predicted classes of the originals; -1 for logits with NaN or +inf, which predict no class.
+        predictions: predicted classes of ``texts``.
+        attacked: whether the text was attacked; False where the original is already misclassified (or predicted as the
+            target).
+        success: whether an attacked text was turned into one that is misclassified (or predicted as the target). A text
+            for which no class is predicted does not count as a success.
+        changed: positions of the substituted words, ascending; positions count the words of ``split_words``.
+        words: number of words.
+        margins: margins of ``texts``: the label's logit minus the largest other logit; if targeted, the largest other
+            logit minus the target's logit. They are inf where no class is predicted.
+        queries: texts sent to the classifier, the original included.
+        targeted: whether the attack was targeted.
     """
 
     originals: tuple[str, ...]

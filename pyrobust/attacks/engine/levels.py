@@ -111,8 +111,7 @@ class Levels:
         return x.to(self._work).mul(self._scale).round_().clamp_(self.low, self.high)
 
     def values(self, levels: Tensor, like: Tensor) -> Tensor:
-        """Return the floats k·h of levels k, rounded in the loader's dtype, in ``like``'s dtype; may overwrite
-        ``levels``.
+        """Return levels k as the loader's floats k·h, in ``like``'s dtype; may overwrite ``levels``.
 
         Numerator and denominator are exact in that dtype, so the division is the only rounding.
         """
