@@ -198,7 +198,7 @@ class Moves(AdversarialAttack):
         return torch.where(x < 0.5, x + 0.2, torch.where(x < 0.8, x - 0.4, x))
 
 
-def test_every_robust_accuracy_is_right_at_x_and_at_x_adv() -> None:
+def test_every_robust_accuracy_is_correct_at_x_and_at_x_adv() -> None:
     def model(x: Tensor) -> Tensor:
         mean = x.mean((1, 2, 3))
         return torch.stack([0.5 - mean, mean - 0.5], 1)

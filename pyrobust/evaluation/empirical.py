@@ -104,7 +104,7 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
         # A session for each example restores evaluation mode if an attack changes it.
         with subject.session(), torch.enable_grad():
             x_adv = attack(x, y)
-        robust += subject.right_at(check_adversarial_input(x_adv, x), example.label)
+        robust += subject.correct_at(check_adversarial_input(x_adv, x), example.label)
     if total == 0:
         raise InputError("dataset", "at least one example", "none")
     if correct == 0:

@@ -139,9 +139,9 @@ class SingleModel:
         """Whether the model predicts the example's label."""
         if self.batched is None:
             self.batched = self._find_form(example)
-        return self.right_at(example.form(self.batched)[0], example.label)
+        return self.correct_at(example.form(self.batched)[0], example.label)
 
-    def right_at(self, x: Any, label: Any) -> bool:
+    def correct_at(self, x: Any, label: Any) -> bool:
         """Whether the model predicts this label for an input that is already in the form that the model takes."""
         return self._is_label(self._answer(x), label)
 

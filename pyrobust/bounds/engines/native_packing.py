@@ -248,7 +248,7 @@ def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRu
 
 
 def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
-    """Scales, each with the shift right before it that nothing else reads, as in batch norm: one layer takes both."""
+    """Pair each scale with the shift just before it, if only the scale reads it; one layer takes both (batch norm)."""
     readers = consumers(order, [output])
     joined: dict[Scale, Scale] = {}
     for node in order:

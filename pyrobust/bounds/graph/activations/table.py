@@ -95,7 +95,7 @@ class ActivationRow:
         kinks: node → the points where linear pieces meet; a range is unstable if such a point is inside. None for a
             curved function, for which every range of more than a point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
-            parameter and a product; 16 for approximations, which are right to a few units in the last place.
+            parameter and a product; 16 for approximations, which are correct to a few units in the last place.
         offset: node → the size of intermediate results that may cancel in a deployed forward pass, or 0; the errors of
             the pass are relative to |f(z)| + offset. If the offset is positive, the pass does not overflow while |f(z)|
             is at most ``LARGEST`` times the largest float.
