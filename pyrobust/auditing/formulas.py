@@ -225,7 +225,7 @@ class Parameters:
 
     @property
     def scale(self) -> float:
-        """Radius at which the quantile is 1."""
+        """Radius for which Φ⁻¹ of the bound on p_A is 1."""
         return self.formula.factor(self.sigma)
 
     @property

@@ -31,8 +31,8 @@ def search_radius(
     at the radius. The loss grows like a power of the radius, and the exponent grows, too: a margin of 9 at radius 0 may
     be -500 at four times the root. The root is therefore approached by the secant through both ends of the bracket, in
     logarithmic coordinates of radius and loss. The weight of an end that does not move is halved (the Illinois method;
-    Dowell and Jarratt, 1971). If a step would end within half the resolution of an end of the bracket, it stops at half
-    the resolution from this end, so that the bracket closes from the other side.
+    Dowell and Jarratt, 1971). Every step keeps a distance of half the resolution from both ends of the bracket, so that
+    the bracket closes from the other side, too.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")

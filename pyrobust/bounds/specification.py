@@ -51,7 +51,7 @@ class Margins:
         return torch.Size((len(self.y), self.classes - 1, self.classes))
 
     def some(self, sets: Tensor, indices: Tensor) -> Tensor:
-        """Selected rows, float64 [R, K], by their sets and indices.
+        """Return R rows, float64 [R, K]: row ``indices[r]`` of the specification of set ``sets[r]``, for each r.
 
         >>> Margins(torch.tensor([1]), 3).some(torch.tensor([0, 0]), torch.tensor([1, 0]))
         tensor([[ 0.,  1., -1.],

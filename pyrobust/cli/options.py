@@ -197,7 +197,7 @@ def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspe
 
 
 def _refusal(name: str, option: Option, command: str, advice: str) -> inspect.Parameter:
-    """The hidden parameter of an option of another command; if it is given, it ends the command with one line."""
+    """A hidden parameter for another command's option; if a user gives this option, the command ends with an error."""
 
     def refuse(value: Any) -> None:
         if value is not None:

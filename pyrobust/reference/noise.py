@@ -147,7 +147,7 @@ def unit_noise(
     families use their inverse distribution functions.
 
     Args:
-        image: contract index of the image, in [0, 2**32).
+        image: index of the image in the noise contract, in [0, 2**32).
         first: first sample index; first + count is at most 2**32.
         count: number of samples.
         elements: elements of the image, in contiguous (C, H, W) order.

@@ -103,7 +103,7 @@ def grid_integers(
     """Return the noise contract's Gaussian noise J, in grid steps, by inverting its distribution at 96 random bits.
 
     Args:
-        image: contract index of the image, in [0, 2**32).
+        image: index of the image in the noise contract, in [0, 2**32).
         first: first sample index; first + count is at most 2**32.
         count: number of samples.
         elements: elements of the image, in contiguous (C, H, W) order.

@@ -165,7 +165,7 @@ class ReportTable(Tabular):
 
 
 def _rounded(form: Quantity, number: float, rounding: str) -> str:
-    """Write a number with the digits of a quantity."""
+    """Write a number with as many decimals as the quantity ``form`` states."""
     if math.isinf(number):
         return str(number)
     # Scaled in decimal: a binary product can be off by an ulp, and its floor then by a whole unit.

@@ -223,7 +223,8 @@ class AttackState:
         """Remove the examples for which x_adv fools the model; on a GPU, this happens a few steps later.
 
         Args:
-            verdict: [B], uint8; in a bool verdict every True counts as ``CLOSE`` and is then confirmed.
+            verdict: [B], uint8, of ``logit_verdict``; a bool verdict may be given instead, whose True entries count as
+                ``CLOSE`` and are confirmed in batches of one.
             x_adv: [B, ...], the points that the verdict is about, inside ball and clip range; must not be changed
                 afterwards.
             tensors: [B, ...], the attack's other per-example tensors.

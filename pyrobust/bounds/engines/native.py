@@ -328,7 +328,7 @@ def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
 
 
 def _finite_sets(bounds: EngineBounds, with_upper: bool) -> Tensor:
-    """Whether all bounds of a set are finite: bool [B]; their sum usually shows it."""
+    """Whether all bounds of a set are finite, bool [B]; usually a finite sum of all bounds already shows it."""
     if _finite(bounds, with_upper):
         return torch.ones(len(bounds.lower), dtype=torch.bool, device=CPU)
     lower = bounds.lower.isfinite().all(1)

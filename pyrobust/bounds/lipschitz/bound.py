@@ -187,7 +187,7 @@ class _RowSlopes:
             self._before = constants.of(z)
 
     def __call__(self, rows: Tensor | Margins, batch: int) -> Tensor:
-        """The slopes [B, S] of rows [S, K] or [B, S, K], rounded up; inf where unknown."""
+        """Return the slopes [B, S] of specification rows [S, K] or [B, S, K], rounded up; inf where unknown."""
         if isinstance(rows, Tensor) and rows.dim() == 2:
             return self(rows[None], 1).expand(batch, -1)
         each = rows.shape[2] if self._last is None else max(self._last.middle.shape)
