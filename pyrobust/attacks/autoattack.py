@@ -426,7 +426,7 @@ class AutoAttack(Ensemble):
         self._flags.setdefault(flag.name, flag)
 
     def _ended(self, name: str, position: int, examples: int, success: bool) -> None:
-        """Called when the attack of that name ends for one of the ``examples`` that it runs on."""
+        """Hook, called when the named attack ends for one of the ``examples`` that it runs on."""
 
     def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
         """Radius of each example in the given attack, float64 [N] on the CPU."""

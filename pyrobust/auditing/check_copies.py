@@ -84,7 +84,7 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
 
 
 def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
-    """Rows of blocks that repeat an earlier block where chance, given each content's frequency, does not explain this.
+    """Rows of blocks that repeat an earlier block, if chance cannot explain this at the contents' frequencies.
 
     In logs sorted by class, neighbours share their label; in such logs contents are compared within each label.
     """

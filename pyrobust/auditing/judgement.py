@@ -142,7 +142,7 @@ def _screened(
 
 
 def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Parameters], list[float]]:
-    """Those of the candidates, which have one formula, that give most of the radii; their scores without piles."""
+    """The candidates (all of one formula) that give most of the radii, and their scores without piles."""
     if candidates:
         candidates = [*compress(candidates, Fits(radii, candidates).beyond.mean(axis=1) <= _MISFITS)]
     if not candidates:

@@ -356,7 +356,7 @@ class Dealer:
             )
 
     def _dealt_again(self, worker: _Worker) -> Task:
-        """Deal again the chunks that waited behind a worker's current one; return that one with its latest state."""
+        """Deal again the chunks that waited for a worker; return the worker's current chunk with its latest state."""
         running, *waiting = worker.tasks
         self._again.extendleft(reversed(waiting))
         if worker.pending is None:

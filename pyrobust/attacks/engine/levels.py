@@ -238,7 +238,7 @@ def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
 def _spend(
     scaled: Tensor, delta: Tensor, length: Tensor, size: Tensor, wanted: Tensor, power: int, accuracy: torch.dtype
 ) -> Tensor:
-    """Whole numbers [B, D] with the signs of ``scaled`` and sizes at most, but close to, the whole ``wanted`` [B].
+    """Whole numbers [B, D] with the signs of ``scaled``, whose sizes are close to the whole ``wanted`` [B], not above.
 
     ``delta`` holds the nearest whole numbers and is overwritten; ``size`` and ``length`` [B] are the sizes of ``delta``
     and ``scaled``.

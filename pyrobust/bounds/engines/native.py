@@ -323,7 +323,7 @@ def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
 
 
 def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
-    """Whether the sum of all bounds is finite, hence each of them; the sum of finite bounds may overflow, however."""
+    """Whether the sum of all bounds is finite, so that each bound is; a sum of finite bounds may overflow."""
     return all(math.isfinite(float(end.sum())) for end in (bounds.lower, bounds.upper)[: 1 + with_upper])
 
 

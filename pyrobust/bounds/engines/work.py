@@ -89,7 +89,7 @@ def _products(node: Node, elements: int) -> float:
 
 
 def _reached(node: Node, window: tuple[int, int], planes: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of the window that a window of a node reads of an input with these planes."""
+    """Height and width of the window of an input (with these planes) that a window of the node reads."""
     if isinstance(node, Conv2d):
         kernel = node.weight.shape[2:]
         ends = [

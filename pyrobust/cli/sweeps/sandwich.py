@@ -51,7 +51,7 @@ def sandwich(call: Call) -> Run:
 
 
 def _check(both: BothSides) -> None:
-    """Fail for bounds that cross."""
+    """End the command with status 1 if bounds cross more often than chance explains."""
     from pyrobust.errors import CrossingError
 
     try:

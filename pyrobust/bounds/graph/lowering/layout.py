@@ -35,7 +35,7 @@ def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Ten
 
 
 def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
-    """Tensors like the parts that hold numbers of the parts' elements, from 1, nodes first, example by example.
+    """Tensors in the shapes of the parts that number their elements from 1: nodes first, example by example.
 
     They are float64 tensors, which hold these numbers exactly and which every operator supports.
     """

@@ -275,7 +275,7 @@ def _shares(count: int) -> Constant:
 
 
 def _from_rows(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
-    """Columns [n, 1, P] as rows again, in a shape."""
+    """Turn columns [n, 1, P] back into rows, in a shape."""
     return moved(lowering, z, lambda t: t.squeeze(2).mT.reshape(len(t), *shape))
 
 

@@ -40,7 +40,7 @@ def _function(lowering: Lowering, z: Node, name: str) -> Node:
 
 
 def _gates(lowering: Lowering, z: Node, count: int) -> list[Node]:
-    """Equal parts of a node [count·H]."""
+    """Split a node [count·H] into ``count`` equal parts."""
 
     def gate(i: int) -> Node:
         return moved(lowering, z, lambda t: t.chunk(count, 1)[i])

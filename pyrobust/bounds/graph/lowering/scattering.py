@@ -96,7 +96,7 @@ def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Ca
 
 
 def _numbers(lowering: Lowering) -> Tensor:
-    """Numbers of the elements of a batch of results."""
+    """Number the elements of a batch of results."""
     shape = lowering.out_shape()
     return torch.arange(lowering.batch * math.prod(shape)).view(lowering.batch, *shape)
 
