@@ -144,7 +144,7 @@ __all__ = import_lazily(
 
 
 def __getattr__(name: str) -> object:
-    """Return the version or the native module, which the table cannot name."""
+    """Return the version or the native module, which the table of lazy imports cannot name."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -67,7 +67,7 @@ class Arithmetic(TorchDispatchMode):
 
 @contextlib.contextmanager
 def watched(batch: Tensor) -> Iterator[Arithmetic]:
-    """Watch the arithmetic of a model that runs on a batch in the ``with`` block; compiled code runs uncompiled.
+    """Watch the arithmetic of a model that runs on a batch in the ``with`` block; compiled code runs eagerly.
 
     >>> x, other = torch.ones(2, 3, dtype=torch.float64), torch.zeros(2)
     >>> with watched(x) as arithmetic:
@@ -102,7 +102,7 @@ def product_units(device: torch.device) -> tuple[float, float]:
 
 
 def _tensors(values: tuple[Any, ...]) -> list[Tensor]:
-    """Tensors among the values, and in those that are lists, tuples or dicts."""
+    """Tensors among the values, and inside values that are lists, tuples or dicts."""
     tensors = []
     for value in values:
         if isinstance(value, Tensor):

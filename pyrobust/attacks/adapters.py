@@ -37,7 +37,7 @@ _DEPTH = 4
 
 @dataclass(frozen=True)
 class AdaptedResult:
-    """Where the points that another library's attack returned lie relative to the ball.
+    """Whether the points that another library's attack returned lie in the ball, and how far outside.
 
     Attributes:
         examples: number of examples that the attack was run on: those that the model classifies correctly.
@@ -59,8 +59,8 @@ class AdaptedAttack(AdversarialAttack):
     The attack is run on the examples that the model classifies correctly. Its points are checked. A point outside the
     ball or the clip range, by however little, is projected onto both, so that x_adv lies inside in exact arithmetic. A
     point that is not finite is replaced by x. ``evaluate`` and ``attack_dataset`` then judge whether x_adv fools the
-    model. If the attack's own point was outside the ball, x_adv may fail although that point succeeded. ``result`` says
-    how many points lay outside, and by how much.
+    model. If the attack's own point was outside the ball, that point may fool the model although x_adv does not.
+    ``result`` says how many points lay outside, and by how much.
 
     ========================= =========================================================================================
     foolbox                   an attack such as ``foolbox.attacks.LinfPGD()``, called with ``epsilons=epsilon``

@@ -49,10 +49,10 @@ class APGD(BatchAttack):
     In l1, a step changes only the coordinates with the largest derivatives, among the coordinates that can still move.
     Its direction is the sign of these derivatives, divided by their number. The result is projected on the intersection
     of ball and clip range. At first a step changes 20 % of the coordinates. After every 4 % of the steps, the number of
-    coordinates to change is set to 1/1.5 times the number that the best perturbation changes. The step size becomes
-    epsilon if that perturbation has become sparser by 5 % (the example then restarts from its best point); else it is
-    divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on coordinates at the
-    bounds of the clip range.)
+    coordinates to change is set to 1/1.5 times the number that the best perturbation changes. If the best perturbation
+    has become sparser by 5 %, the step size becomes epsilon, and the example restarts from its best point. Otherwise,
+    the step size is divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on
+    coordinates at the bounds of the clip range.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -324,7 +324,7 @@ def _check_progress(run: _Iterates, interval: int, rho: float) -> None:
 
 
 def _check_sparsity(state: AttackState, run: _Iterates) -> None:
-    """Checkpoint of l1: full steps from the best point if that has become sparser, else shorter steps."""
+    """Checkpoint of l1: restart with full steps if the best point has become sparser, else shorten the steps."""
     changed = _count_changed(state, run.best_x)
     sparser = changed < _L1_SPARSER * run.changed
     shorter = torch.maximum(run.step / _L1_DIVISOR, run.epsilon * _L1_LEAST_STEP)

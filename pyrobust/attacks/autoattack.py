@@ -60,7 +60,7 @@ class CertifiedFirst:
         proved: [N], whether each example is proved robust. Proved examples are not attacked, so none can be both proved
             and broken.
         seconds: time that the proofs took.
-        rows_each: least number of rows that the model would have been run on to attack one of the proved examples.
+        rows_each: least number of rows that the attacks on one proved example would have run through the model.
         reason: why nothing could be proved and every example was attacked; None if proofs were tried.
         guarantee: what the proofs guarantee.
     """
@@ -73,7 +73,7 @@ class CertifiedFirst:
 
     @property
     def rows_saved(self) -> int:
-        """Least number of rows that the model would have been run on to attack the proved examples."""
+        """Least number of rows that attacks on the proved examples would have run through the model."""
         return self.rows_each * sum(self.proved)
 
     def __repr__(self) -> str:
@@ -419,7 +419,7 @@ class AutoAttack(Ensemble):
         return starts.forwards
 
     def _flag(self, flag: Flag) -> None:
-        """Keep a flag; log only the first of its name in the attack's life."""
+        """Keep a flag; log it only if it is the first of its name since construction."""
         if flag.name not in self._warned:
             self._warned.add(flag.name)
             logger.warning("%s", flag.message)

@@ -98,7 +98,7 @@ def proved_robust(
 
 
 class Prover:
-    """Proves examples robust for one model, which is captured again only if it changes.
+    """Proves examples robust for one model; makes a new ``BoundedModel`` of it only if the model changes.
 
     Args:
         runner: runs the model in the attack.
@@ -170,7 +170,7 @@ class Prover:
         return None
 
     def _bounded_model(self, x: Tensor) -> BoundedModel:
-        """The model's capture, for inputs like x."""
+        """The ``BoundedModel`` of the model, for inputs like x."""
         from pyrobust.bounds import BoundedModel
         from pyrobust.zoo.hashing import model_hash
 

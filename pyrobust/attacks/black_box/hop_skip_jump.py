@@ -176,7 +176,7 @@ class HopSkipJump(MinimumNormAttack):
         return state.norm.direction(normal)
 
     def _jump(self, state: AttackState, x_adv: Tensor, direction: Tensor, step: int) -> Tensor:
-        """Jump along the direction as far as the point stays adversarial; x_adv itself if no jump does."""
+        """Jump along the direction, halving the jump until the point is adversarial; return x_adv if none is."""
         result = x_adv.clone()
         size = state.norm.distance(x_adv, state.x) / math.sqrt(step)
         rows = torch.arange(len(x_adv), device=x_adv.device)

@@ -23,7 +23,7 @@ def find_cause_of_gradient(subject: ExaminedModel) -> Cause:
     """Explain a gradient that is missing, zero or wrong.
 
     - "constant": the outputs are the same at all points tried, also at the ends of the clip range.
-    - "piecewise constant": most changes of x far below epsilon do not change a bit of the logits.
+    - "piecewise constant": for most changes of x far below epsilon, the logits stay bitwise equal.
     - "discontinuous": a segment is halved repeatedly, and the half with the larger change is kept. For more than half
       of the examples, the change does not shrink with the length of the segment.
     - "replaced": none of these. The outputs change smoothly, but the backward pass does not return their derivative.
@@ -46,7 +46,7 @@ def find_cause_of_gradient(subject: ExaminedModel) -> Cause:
 
 
 def _jumps(subject: ExaminedModel, x: Tensor, corner: Tensor) -> bool:
-    """Whether most segments contain a jump, which does not shrink under halving."""
+    """Whether most segments contain a jump: a change that halving the segment does not shrink."""
     low, high = x, corner
     low_logits, high_logits = subject.logits(low), subject.logits(high)
     total = (high_logits - low_logits).double().abs().amax(1)

@@ -53,12 +53,12 @@ class Diagnosis(Tabular):
     """Whether the failure of attacks on a model means that the model is robust; made by ``diagnose``.
 
     "nothing found" does not prove robustness: it says that the gradients are the model's own, and that no attack tried
-    here is better than gradient-based attacks. "undecided" says only that there are no findings because the gradient
-    could not be tested or attacks could not be compared; ``undecided`` has the reasons.
+    here is better than gradient-based attacks. "undecided" says less: there are no findings, but the gradient could not
+    be tested or attacks could not be compared; ``undecided`` has the reasons.
 
     Attributes:
-        verdict: "suspicious" or "masked", the worst severity of the findings; without findings, or with notes only,
-            "nothing found", or "undecided" if a necessary check could not be made.
+        verdict: the worst severity of the findings, "suspicious" or "masked". If there are no findings, or only notes,
+            the verdict is "undecided" if a necessary check could not be made, else "nothing found".
         findings: in the order of the checks.
         undecided: check → why it could not be decided.
         fooled: attack → number of examples fooled among those classified correctly.

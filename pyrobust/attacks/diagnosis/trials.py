@@ -98,7 +98,7 @@ class Trials:
     def _attack(
         self, name: str, attack: Callable[..., BatchAttack], rows: Tensor | None = None, **settings: Any
     ) -> Tensor:
-        """Attack the examples, or only these rows; return the adversarial examples of all."""
+        """Attack all examples or only these rows; return x_adv of all, which is x where not attacked."""
         subject = self.subject
         examples = subject if rows is None else subject.rows(rows)
         settings = {"epsilon": subject.epsilon, "norm": subject.norm.name, **settings}
@@ -113,7 +113,7 @@ class Trials:
         return points
 
     def _attack_rest(self, name: str, attack: Callable[..., BatchAttack], **settings: Any) -> None:
-        """Attack the examples that withstood the white-box attacks; count these attacks' successes, too."""
+        """Attack the examples that withstood the white-box attacks; count the others as fooled, too."""
         before = self.fooled[_WHITE_BOX]
         rows = (~before).nonzero()[:, 0]
         self.fooled[name] = before
@@ -162,7 +162,7 @@ class Trials:
         self._comparisons.append((sign, first, second, comparison))
 
     def _judge(self) -> None:
-        """Add the comparisons that are significant after correction for all together."""
+        """Add a finding for each comparison that stays significant after Holm's correction."""
         n = len(self.subject)
         adjusted = holm([comparison.p_value for *_, comparison in self._comparisons])
         for (sign, first, second, comparison), p_value in zip(self._comparisons, adjusted, strict=True):

@@ -130,9 +130,9 @@ class AdversarialAttack(_Arguments, abc.ABC):
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
-            [N] with one radius per example. In linf, a tensor that broadcasts to an example or a batch, and has as many
-            dimensions, gives one radius per element, such as [1, D] for D features; a feature of radius 0 does not
-            change.
+            [N] with one radius per example. In linf, a tensor gives one radius per element if it broadcasts to an
+            example or a batch and has as many dimensions as this, such as [1, D] for D features. A feature of radius 0
+            does not change.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
             ``norms``.
         clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
@@ -244,9 +244,9 @@ class AdversarialAttack(_Arguments, abc.ABC):
         ball and the clip range.
 
         If an example lies outside the clip range, x + result is still inside, even if the norm of the result must then
-        exceed epsilon. linf and l2 then also project on the ball and clip. l1 projects on the intersection of ball and
-        clip range, up to rounding; if that is empty, it projects on the ball, then clips. l0 changes further
-        coordinates as far as epsilon allows.
+        exceed epsilon. In linf and l2, delta is again projected on the ball, then clipped. In l1, it is projected on
+        the intersection of ball and clip range, up to rounding; if this is empty, on the ball, then clipped. In l0,
+        coordinates outside the clip range always change, and others as far as epsilon allows.
 
         The result is differentiable with respect to delta and x: its gradient is that of the projection in real
         numbers.
@@ -280,7 +280,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """The ends of the clip range as numbers that the norms take: the outermost, if elements have their own."""
+        """The ends of the clip range as two numbers; the outermost ends if elements have ranges of their own."""
         low, high = self.clip_min, self.clip_max
         if isinstance(low, Tensor) and isinstance(high, Tensor):
             low, high = float(low.min()), float(high.max())
@@ -320,7 +320,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return isinstance(self.epsilon, Tensor) and self.epsilon.dim() > 1
 
     def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
-        """The epsilon of a call as the attacks of an ensemble take it: radii per element as [N, ...]."""
+        """A call's epsilon for the attacks of an ensemble; radii per element are expanded to [N, ...]."""
         radius = radii(
             "epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), tuple(x.shape[1:])
         )
@@ -525,7 +525,7 @@ class Ensemble(AdversarialAttack):
 
 @functools.lru_cache(maxsize=64)
 def _radius(epsilon: float) -> Tensor:
-    """One radius for all examples, float64 [1]; calls share the tensor, for a subclass that calls in a loop."""
+    """One radius for all examples, float64 [1]; cached for subclasses that call ``project`` in a loop."""
     with torch.inference_mode(False):
         return radii("epsilon", epsilon, 1)
 

@@ -37,7 +37,7 @@ class BatchAttack(AdversarialAttack):
     """A batched attack: examples are attacked independently, and each leaves its batch once its attack succeeds.
 
     For every example the attack returns one of three points: the example itself, if the model misclassifies it; else a
-    point that fools the model, also in a batch of one; or, if no such point was found, the point of highest loss. All
+    point that fools the model even in a batch of one; or, if no such point was found, the point of highest loss. All
     points are in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the
     example's index, so results depend on the batch size only if the model's own arithmetic depends on it.
 

@@ -149,10 +149,10 @@ class Elementwise(Norm):
 
 
 def _shrunk(delta: Tensor, epsilon: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Project delta [B, ...] on l1 balls within low <= z <= high, which 0 satisfies, up to rounding.
+    """Project delta [B, ...] on l1 balls within low <= z <= high, up to rounding; low <= 0 <= high.
 
-    The elements' sizes are max(0, min(|δᵢ| − t, roomᵢ)) for the smallest t >= 0 at which they add up to at most
-    epsilon; bisection finds t.
+    The elements' sizes are max(0, min(|δᵢ| − t, roomᵢ)), where roomᵢ is highᵢ if δᵢ > 0, else −lowᵢ. Bisection finds
+    the smallest t >= 0 at which the sizes add up to at most epsilon.
     """
     size, room = delta.double().abs(), torch.where(delta > 0, high, -low).double()
     rows = (-1, *[1] * (delta.dim() - 1))

@@ -141,12 +141,12 @@ class Levels:
     ) -> Tensor:
         """The grid point that represents each iterate; a grid point in the ball represents itself.
 
-        In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or rounding has
-        removed small perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is
-        rounded, as far as the integer ball requires. At a slightly larger scale or smaller shift, several coordinates
-        may round up together. Then only as many of these coordinates as fit into the ball are rounded up, in the order
-        of their indices. In l2, the resulting point has the largest inner product with the perturbation among all
-        points with the same sum of squared levels.
+        In l2 and l1, rounding an iterate on the sphere to the nearest grid point often leaves the ball or removes small
+        perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
+        far as the integer ball requires. At a slightly larger scale or smaller shift, several coordinates may round up
+        together. Then only as many of these coordinates as fit into the ball are rounded up, in the order of their
+        indices. In l2, the resulting point has the largest inner product with the perturbation among all points with
+        the same sum of squared levels.
 
         Args:
             norm: the norm of the ball.
@@ -240,8 +240,8 @@ def _spend(
 ) -> Tensor:
     """Whole numbers [B, D] with the signs of ``scaled``, whose sizes are close to the whole ``wanted`` [B], not above.
 
-    ``delta`` holds the nearest whole numbers and is overwritten; ``size`` and ``length`` [B] are the sizes of ``delta``
-    and ``scaled``.
+    ``wanted`` is whole; ``delta`` holds the nearest whole numbers and is overwritten. ``size`` [B] is the size of
+    ``delta``, and ``length`` [B] that of ``scaled``.
     """
     values = scaled if power == 2 else scaled.abs()
     low, high = _bracket(values, length, wanted, power)
@@ -278,7 +278,7 @@ def _spend(
 
 
 def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Two squared scales (l2) or shifts (l1), [B] each: sizes are at most ``wanted`` at one, at least at the other."""
+    """Bracket the squared scale (l2) or shift (l1): sizes at the ends [B] are <= and >= ``wanted``."""
     if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
         root, target, reach = length.sqrt().clamp_(min=1e-30), wanted.sqrt(), math.sqrt(values.shape[1]) / 2
         return ((target - reach).clamp_(min=0) / root).square_(), ((target + reach + 1) / root).square_()

@@ -280,7 +280,7 @@ class L0(Norm):
         return torch.full_like(epsilon, width)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Move coordinates to their end of the clip range: those with the largest |gradient| times distance moved."""
+        """Move the coordinates of largest |gradient| times distance moved to their end of the clip range."""
         clean, epsilon, lower, upper = ball
         slope = gradient.nan_to_num(nan=0.0)
         room = torch.where(slope > 0, upper - clean, lower - clean) * (slope != 0)
@@ -328,7 +328,7 @@ def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
 
 
 def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
-    """The projection of examples in the clip range; None if one is outside, or a number is not finite."""
+    """The projection of examples in the clip range; None if an example is outside or a number is not finite."""
     shape, x = ball.x.shape, ball.x.flatten(1)
     try:
         z = between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)
@@ -340,7 +340,8 @@ def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
 def between(x_adv: Tensor, x: Tensor) -> Tensor:
     """A z near x_adv − x for which x + z, computed in x's dtype, lies between x and x_adv.
 
-    If d is in x's dtype and |x_adv − x| ≤ |d| in exact arithmetic, then |z| ≤ |d|, because rounding is monotonic.
+    For every number d of x's dtype: if |x_adv − x| ≤ |d| in exact arithmetic, then |z| ≤ |d|, because rounding is
+    monotonic.
     """
     z = x_adv - x
     missed = (x + z).sub_(x_adv).sign_().square_()  # 1 or 0; comparisons and selections take several times as long

@@ -65,7 +65,7 @@ class Queries:
         loss: Callable[[Tensor], LogitLoss],
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the logits [B, K], the value [B] of a loss of them, in float64, and the loss's gradient in x [B, ...].
+        """Return the logits [B, K], a loss's value [B] in float64, and the loss's gradient in x [B, ...].
 
         With a differentiable ``transform``, the logits are those of the model at transform(x).
 

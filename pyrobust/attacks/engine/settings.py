@@ -253,7 +253,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def _constructor(cls: type[Declared]) -> Callable[..., None]:
-    """A constructor: the nearest written one's parameters, with the declared settings before the keyword-only ones."""
+    """Extend the nearest hand-written constructor by the settings, placed before keyword-only parameters."""
     at = next(i for i, kind in enumerate(cls.__mro__) if i and _is_written(vars(kind).get("__init__")))
     base: Callable[..., None] = vars(cls.__mro__[at])["__init__"]
     declared = {
@@ -301,7 +301,7 @@ def _field(parameter: inspect.Parameter) -> Any:
 
 
 def _is_written(constructor: Any) -> bool:
-    """Whether a class has a constructor of its own, rather than none or one that follows from settings."""
+    """Whether a constructor was written by hand: it exists and was not made from settings."""
     return constructor is not None and "__signature__" not in getattr(constructor, "__dict__", {})
 
 
@@ -320,7 +320,7 @@ def _annotations(owner: Any) -> dict[str, Any]:
 
 
 def _documented(doc: str, declared: dict[str, Setting]) -> str:
-    """The docstring with a line, after its other arguments, for each setting that has a meaning and no line yet."""
+    """The docstring, with a line added to its arguments for each setting that has a meaning but no line yet."""
     before, section, after = inspect.cleandoc(doc).partition("Args:\n")
     if not section:
         return doc

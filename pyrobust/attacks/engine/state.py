@@ -277,7 +277,7 @@ class AttackState:
         return x_adv if self.levels is None else self.levels.snap(self.norm.name, x_adv, x, budget, final=True)
 
     def _judged(self, points: Tensor, x_adv: Tensor, x: Tensor, budget: Tensor) -> list[bool]:
-        """Whether the model saw exactly the points to return, rather than others outside the ball."""
+        """Whether the model saw exactly the points to return, not grid points outside the ball."""
         if self.levels is None:
             return [True] * len(points)
         seen = self.levels.snap(self.norm.name, x_adv, x, budget)
@@ -309,7 +309,7 @@ def on_device(rows: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _fill_holes(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
-    """Compact in place by moving the last rows into the holes: the work is per leaving row, not per staying row."""
+    """Compact in place: move the last rows into the holes, so the work grows only with the rows that leave."""
     count = int(staying.sum())
     holes = torch.from_numpy(np.flatnonzero(~staying[:count]))
     last = torch.from_numpy(np.flatnonzero(staying[count:]) + count)
