@@ -391,7 +391,7 @@ def radii(
 
 
 def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tensor | None:
-    """Radii of elements [N, *shape], or [N] where all elements share one; None if the dimensions do not fit."""
+    """Radii of elements [N, *shape], or [N] if each example has one radius; None if the dimensions do not fit."""
     if radius.dim() < 2 or radius.dim() not in (len(shape), 1 + len(shape)):
         return None
     sizes = (1,) * (1 + len(shape) - radius.dim()) + tuple(radius.shape)
@@ -669,7 +669,7 @@ def shape_text(shape: Iterable[int | str]) -> str:
 
 
 def number_text(value: float) -> str:
-    """Write a number in six digits; if only a fraction of small integers is exact, write the fraction.
+    """Write a number in six digits, or as a fraction of small integers if only the fraction is exact.
 
     >>> number_text(0.1), number_text(8 / 255), number_text(0.123456789)
     ('0.1', '8/255', '0.123457')
@@ -722,7 +722,7 @@ def _float(value: Any) -> float | None:
 
 
 def _power(number: int) -> str:
-    """The upper end of a range, written as a power of two if near one of 16 bits or more."""
+    """Write the upper end of a range, as 2**k or 2**k - 1 if it equals one of these and k is at least 16."""
     for power, suffix in ((number, ""), (number + 1, " - 1")):
         if power >= 1 << 16 and power.bit_count() == 1:
             return f"2**{power.bit_length() - 1}{suffix}"

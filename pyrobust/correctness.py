@@ -42,8 +42,8 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: whether y is the class that an attack aims at. If so, a row that predicts y is ``FOOLED``.
-        both: whether a correct row may be ``CLOSE``, too; a wrong row always may. False suffices for an attack, which
-            has to confirm only that the model is fooled.
+        both: whether a correct row may be ``CLOSE``, as a wrong row always may. False suffices for an attack, because
+            an attack has to confirm only that the model is fooled.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)

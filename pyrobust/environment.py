@@ -19,9 +19,9 @@ def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
     """Set OpenMP's variables that the user has not set; OpenMP reads them once, when torch is loaded.
 
-    On a busy machine, waiting threads then sleep; if they spun, they would occupy processors that other threads need.
-    If control groups (for example of a container) allow fewer processors than torch sees, torch starts only as many
-    threads as there are allowed processors.
+    On a busy machine, these variables make waiting threads sleep; if threads spun, they would occupy processors that
+    other threads need. If control groups (for example of a container) allow fewer processors than torch sees, torch
+    starts only as many threads as there are allowed processors.
     """
     if "GOMP_SPINCOUNT" not in environment and machine_is_busy():
         environment.setdefault("OMP_WAIT_POLICY", "passive")

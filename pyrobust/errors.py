@@ -52,9 +52,9 @@ class InputError(_ArgumentError, ValueError):
     """An argument has a value, shape or range that the call cannot use.
 
     Args:
-        argument: the name of the argument, or the names of several arguments, joined by ", ". If the message begins
-            with the function, ``function: argument``. If the error is not about an argument, ``argument`` is the whole
-            message, and the other fields are empty.
+        argument: the name of the argument, or the names of several arguments, joined by ", ". If the message is to
+            begin with the function, pass ``function: argument``. If the error is not about an argument, ``argument`` is
+            the whole message, and the other fields are empty.
         expected: the expected value.
         got: the value, or a text about it.
         hint: what to do.

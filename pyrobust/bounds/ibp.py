@@ -27,7 +27,7 @@ _QUERY = Query("ibp", True, "real", None)
 
 
 class _Captured(NamedTuple):
-    """A network captured from a module, with the module's state at that time; the module itself may be collected."""
+    """A network captured from a module, with the module's state at that time; it does not keep the module alive."""
 
     module: weakref.ref[nn.Module]
     state: ModuleState
@@ -51,10 +51,10 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     At most eight captured networks are kept, for further calls with inputs of the same shape. If a model is deleted,
     its network is dropped. Every call first compares the model's state with its state at capture: every byte of its
     tensors, its attributes, the members of its classes, and the global variables that the classes' code uses. The
-    logits on one row of the ``x`` that was passed at capture are compared, too. A changed model is captured again. A
-    model is captured at every call if it has forward hooks, a part that cannot be compared (such as an attribute of a
-    user-defined class), or calls of functions that look up computed names (such as ``getattr``). A captured network
-    takes about three times the memory of the model's parameters.
+    logits on one row of the ``x`` that was passed at capture are compared, too. A changed model is captured again. Some
+    models are captured at every call: models with forward hooks, models with a part that cannot be compared (such as an
+    attribute that is an object of a user-defined class), and models that call functions that look up computed names
+    (such as ``getattr``). A captured network takes about three times the memory of the model's parameters.
 
     Changes of anything else that a forward pass reads (files, environment variables, and the code and settings of
     torch) are noticed only if the compared logits differ. No other thread may run or change the model during a
@@ -127,7 +127,7 @@ def _logits(model: nn.Module, row: Tensor) -> Tensor | None:
 
 
 def _agrees(kept: _Captured, model: nn.Module) -> bool:
-    """Whether the model still gives the captured logits for a row, up to rounding: a second check."""
+    """Check, in addition to the state, whether the model still gives the kept row's logits, up to rounding."""
     logits = _logits(model, kept.row)
     if kept.logits is None or logits is None or logits.shape != kept.logits.shape:
         return False
@@ -160,6 +160,6 @@ def _is_unchanged(state: ModuleState, model: nn.Module) -> bool:
 
 
 def _new_engine(model: nn.Module, x: Tensor, state: ModuleState | None) -> Engine | TensorEngine:
-    """Capture a model; with a state, its network holds the state's copies of the model's tensors."""
+    """Capture a model; if a state is given, the network holds the state's copies of the model's tensors."""
     output = capture_classifier(model, x) if state is None else capture_classifier(model, x, state.copy_of)
     return engine_for(output, x.dtype, leading_tensor(model, x).device, None)

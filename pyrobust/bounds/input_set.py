@@ -121,8 +121,8 @@ class InputSet:
     """B sets of inputs, on one device, each in a box.
 
     Attributes:
-        boxes: an ``Around``, or the lower and upper corners [B, n] of the boxes, rounded outward: float64, or float32
-            if given as float32; -inf and inf for unbounded elements.
+        boxes: an ``Around``, or the lower and upper corners [B, n] of the boxes, rounded outward. Corners are float64,
+            or float32 if given as float32; they are -inf and inf for unbounded elements.
         norm: norm of the balls; "linf" where the sets are the boxes themselves.
         center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
         epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.
@@ -317,7 +317,7 @@ def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
 def _elements(
     name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
 ) -> tuple[Tensor, tuple[float, float]]:
-    """Return x as [B, n] on a device, in float32 or float64, without rounding, and its extremes.
+    """Return x as [B, n] on a device, not rounded, in float32 or float64; also return its extremes.
 
     Elements are finite, or equal to ``unbounded`` if that is given.
     """

@@ -1,9 +1,9 @@
 """Descriptions of the bounding methods based on linear relaxation, and the interface of the engines that run them.
 
-Every engine computes two kinds of bounds. Intervals give the ranges of all layers, in order. A backward pass through
-the relaxations of earlier layers bounds linear functions of a layer's neurons. A ``Method`` states which of these
-bounds are used. The engines handle everything else, such as input sets, rounding errors, memory and the choice of
-kernels, so each method that uses only these bounds is defined by its ``Method``.
+Every engine computes two kinds of bounds. Interval arithmetic gives the ranges of all layers, one layer after another.
+A backward pass through the relaxations of earlier layers bounds linear functions of a layer's neurons. A ``Method``
+states which of these bounds are used. The engines handle everything else, such as input sets, rounding errors, memory
+and the choice of kernels, so each method that uses only these bounds is defined by its ``Method``.
 """
 
 from __future__ import annotations

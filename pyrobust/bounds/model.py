@@ -96,8 +96,8 @@ class BoundedModel:
 
     The methods "crown-ibp", "crown" and "alpha-crown" intersect their results, including the refined ranges of hidden
     layers, with interval bounds. Up to rounding, the results are therefore never looser than the bounds of "ibp". For
-    balls there is also "lipschitz": the outputs at the center, widened by the network's Lipschitz constant times
-    epsilon (see ``lipschitz_bound``); these bounds are usually far looser.
+    balls there is also "lipschitz", which widens the outputs at the center by the network's Lipschitz constant times
+    epsilon (see ``lipschitz_bound``); its bounds are usually far looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, including the engine's own. ``sound=False``
     instead computes plain floating-point bounds by one method alone, for comparison with other programs.
@@ -496,10 +496,11 @@ class BoundedModel:
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Every returned radius is proved. The search ends once the largest radius to try is proved, at the time limit,
-        after 100 rounds, or once a proof has failed at a radius that exceeds the returned one by at most 2⁻²⁰·largest
-        (without ``largest``, 2⁻²⁰·max(1, radius)). No radius is inferred from a proof at another radius, because bounds
-        are not monotone in epsilon. Only "lipschitz" bounds are monotone; their radius is a margin divided by a slope.
+        Every returned radius is proved. The search ends once the largest radius to try is proved, at the time limit, or
+        after 100 rounds. It also ends once a proof has failed slightly above the returned radius, by at most
+        2⁻²⁰·largest (without ``largest``, by at most 2⁻²⁰·max(1, radius)). No radius is inferred from a proof at
+        another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone; their radius
+        is a margin divided by a slope.
 
         Args:
             x: [B, ...], in the clip range.
@@ -512,8 +513,9 @@ class BoundedModel:
             keywords: as for ``bounds``.
 
         Returns:
-            The radii; 0 where the margins at x itself are not proved to be positive. If the limit (``largest`` or 2⁹⁶⁰)
-            is proved, it is the radius; without ``largest``, it is infinite if the whole clip range is proved.
+            The radii; 0 where the margins at x itself are not proved to be positive. If the proof succeeds at the limit
+            (``largest`` or 2⁹⁶⁰), this limit is returned. Without ``largest``, the radius is infinite if the whole clip
+            range is proved.
 
         Raises:
             InputError, InputTypeError, ModelError: as for ``bounds``.
@@ -646,7 +648,7 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples as inputs of the model: float64 examples become float32, exactly, unless it takes float64."""
+        """Return examples for the model; unless it takes float64, float64 examples become float32, exactly."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
@@ -657,7 +659,7 @@ class BoundedModel:
         return _Sets(x, epsilon, x_lower, x_upper, choices)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
-        """Split a batch so that input sets fit a share of the memory limit; ``row_numbers``: size of an example's C."""
+        """Split a batch so that sets fit a share of the memory limit; ``row_numbers`` is the size of one C."""
         tensors = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
         if options.memory_limit is not None and isinstance(sets.choices, Choices):
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)
@@ -770,7 +772,7 @@ class BoundedModel:
             deadline: time of ``time.monotonic`` at which the call ends.
             report: receives progress.
             what: text for the log that says what the method ("{}") computes.
-            decides: whether a row need not be improved once its lower bound is positive.
+            decides: whether the engine may stop improving a row once its lower bound is positive.
         """
         if options.semantics == "float32" and not self._engine.deployable:
             raise InputError("semantics", '"real" for a model in 16-bit floats', '"float32"')
@@ -815,7 +817,7 @@ def _limits(largest: Any, count: int) -> Tensor:
 
 
 def _deadline(options: BoundOptions) -> float | None:
-    """Time of ``time.monotonic`` at which a call that begins now ends."""
+    """Time on the clock of ``time.monotonic`` at which a call that begins now must end."""
     return None if options.time_limit is None else time.monotonic() + options.time_limit
 
 

@@ -139,7 +139,7 @@ class _Reading:
         self._named_members()
 
     def _is_new(self, value: Any) -> bool:
-        """Whether a value is seen for the first time; it is replaced by its number afterwards."""
+        """Record the value's number, which stands for it from now on; return whether the value is new."""
         number = self._seen.setdefault(id(value), len(self._seen))
         self.values.append(number)
         return number == len(self._seen) - 1
@@ -291,7 +291,7 @@ class _Reading:
         self._value(value.fset)
 
     def _named_members(self) -> None:
-        """Read the members of Python modules and constant classes that code names, and those that their code names."""
+        """Read members of Python modules and constant classes that code names, and in turn those that they name."""
         done: set[tuple[int, str]] = set()
         while True:
             new = [
@@ -340,7 +340,7 @@ def _is_constant_module(module: Any) -> bool:
 
 
 def _is_constant_class(kind: type) -> bool:
-    """Whether a constant package has the class under its name; a class made by code may merely name such a package."""
+    """Whether a package assumed constant has the class under its name; a class made by code may only claim so."""
     if not _is_constant(kind.__module__):
         return False
     owner: Any = sys.modules.get(kind.__module__)

@@ -84,7 +84,7 @@ def search_radius(
 
 
 def _height(at_zero: Tensor, value: Tensor) -> Tensor:
-    """Return log(at_zero / (at_zero − value)), of value's sign; +inf where no margin is lost or the loss is NaN."""
+    """Return log(at_zero / (at_zero − value)), with value's sign; +inf if no margin is lost or the loss is NaN."""
     return (
         -((at_zero - value).clamp(min=0) / at_zero)
         .log()
@@ -93,12 +93,12 @@ def _height(at_zero: Tensor, value: Tensor) -> Tensor:
 
 
 def _usable(margin: Tensor) -> Tensor:
-    """The margins, with NaN as a failure."""
+    """The margins, with NaN counted as a failure."""
     return margin.double().masked_fill(margin.isnan(), -torch.inf)
 
 
 def _secant_root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor) -> Tensor:
-    """Estimate where the margin vanishes; return the middle of the bracket where an end gives no estimate."""
+    """Estimate the radius at which the margin vanishes; use the bracket's middle if an end gives no estimate."""
     share = above / (above - below)  # share of the way between the logarithms
     # From radius 0, which has no logarithm, interpolate as if the margin fell linearly.
     root = torch.where(proved == 0, failed * below.exp(), proved * (failed / proved) ** share)

@@ -31,9 +31,9 @@ class Bounds(Tabular):
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, with sums in any order).
-        lower_by: the method that gave each bound, in the shape of lower: "ibp" where it is tighter than linear
-            relaxation, or where the time limit was reached before the linear relaxation. For a layer's neurons,
-            ``lower_by`` is always ``method``.
+        lower_by: the method that gave each lower bound, in the shape of lower. It is "ibp" where interval bounds are
+            tighter than linear relaxation, or where the time limit was reached before the linear relaxation. For a
+            layer's neurons, ``lower_by`` is always ``method``.
         upper_by: the method that gave each upper bound, as for ``lower_by``.
     """
 

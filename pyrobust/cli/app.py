@@ -30,7 +30,7 @@ _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
 
 @cache
 def _modules() -> dict[str, tuple[str, str]]:
-    """Module and panel of each command, in the order of the help; imports the kinds of runs."""
+    """Return each command's module and panel, in the order of the help; the call imports the kinds of runs."""
     from pyrobust.runs.kinds import KINDS
 
     modules: dict[str, tuple[str, str]] = {}
@@ -113,7 +113,7 @@ def _options(
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @reports_errors
 def threat() -> None:
-    """Say what replaces the command of earlier versions, whose runs were resumed by it."""
+    """Say what replaces this command of earlier versions, which also resumed its own runs."""
     raise InputError(
         "threat",
         "another command, since inspect-ai runs language models (inspect eval, with a threat_task of pyrobust.threats)",

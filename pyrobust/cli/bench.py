@@ -56,9 +56,10 @@ def bench(
 ) -> None:
     """Time the native ops on this machine against PyTorch, and against the floor.
 
-    PyTorch is what usual scripts do for the same task. The floor is the least that the task could cost: a clone of the
-    same bytes, or the net's forward passes alone. The three take turns. Prints medians, their spread (half the distance
-    of the quartiles), and ratios: below 1, PyTorch is faster. Takes less than a minute on two cores.
+    PyTorch stands for the code of usual scripts for the same task. The floor is the least that the task could cost: a
+    clone of the same bytes, or the net's forward passes alone. The three are timed in turns. Prints medians, their
+    spread (half the distance of the quartiles), and ratios: below 1, PyTorch is faster. Takes less than a minute on two
+    cores.
 
     Example: pyrobust bench --only project --json times.json
     """

@@ -54,8 +54,8 @@ _OPTIONS = {
 def diagnose(values: dict[str, Any]) -> None:
     """Tell a robust classifier from one whose gradients mislead attacks.
 
-    Looks at the forward pass, the gradient, and attacks of different kinds on the first 100 images (--max), and prints
-    what speaks against the result of gradient-based attacks: evidence, meaning and remedy.
+    Looks at the forward pass, the gradient, and attacks of different kinds on the first 100 images (--max). Prints
+    everything that speaks against the result of gradient-based attacks, each with its evidence, meaning and remedy.
 
     Exit status: 0 if nothing is found, 1 if the model is suspicious, its gradients are masked, or too little could be
     examined to tell, 2 with an error.

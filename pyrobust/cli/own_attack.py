@@ -81,7 +81,7 @@ def _make(spec: str, factory: Any, model: Any, epsilon: Any, **options: Any) -> 
 
 
 def _made(spec: str, factory: Callable[..., Any], taken: dict[str, Any]) -> Any:
-    """The attack; InputError if its constructor passes on options that no base class takes."""
+    """Make the attack; raise InputError if its constructor passes on options that no base class takes."""
     from pyrobust.zoo.user_code import refusing_exit
 
     try:

@@ -48,7 +48,7 @@ def positive_number(text: str | int) -> int:
 
 
 def real_number(text: str | float) -> float:
-    """Parse the number of an option: also a fraction, NaN or an infinite number; a default passes unchanged.
+    """Parse the number of an option, which may be a fraction, NaN or infinite; a default passes unchanged.
 
     >>> real_number("1/4"), real_number("nan")
     (0.25, nan)
@@ -178,9 +178,9 @@ def images_to_read(skip: int, limit: int | None) -> int | None:
 def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """Parse I/K, for shard I of K; "auto" takes I and K from the variables of a Slurm job array or of torchrun.
 
-    ``auto/K`` takes only I from the variables. ``auto`` refuses a Slurm array unless its indices are 1-K, with K at
-    least 2: if an array resubmits only some of the tasks, such as 3,5, its size is not the number of shards. An array
-    1-2 may also resubmit a part of a larger array; only the folder of the run shows this
+    ``auto/K`` takes only I from the variables. ``auto`` accepts a Slurm array only if its indices are 1-K, with K at
+    least 2, because the size of an array that resubmits only some tasks, such as 3,5, is not the number of shards. An
+    array 1-2 may also resubmit a part of a larger array, which only the folder of the run shows
     (`pyrobust.runs.shards.check_siblings`).
 
     >>> parse_shard("2/3")

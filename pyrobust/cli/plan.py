@@ -117,8 +117,8 @@ def plan(
     Recovers the probabilities behind a certification's radii and simulates three sampling methods: a fixed n, a
     confidence sequence, and the hybrid of both. Prints the number of samples, the shares of certified and undecided
     images and the exact error probability of each method, and recommends a method. With --workers, also prints the wall
-    time and the worker-hours of the sweep, from the seconds of the pilot; this plans runs of every kind. Several logs
-    give a plan each, the shards of one sweep a single one.
+    time and the worker-hours of the sweep, computed from the pilot's seconds; this works for runs of every kind. Each
+    log gets its own plan; the shards of one sweep get a single plan.
 
     Example: pyrobust plan cohen_sigma0.25.tsv --radii 0.25,0.5
 
@@ -224,7 +224,7 @@ def _compare(
 
 
 def _run_without_votes(paths: Sequence[Path]) -> Run | None:
-    """Return the first run of a pilot that only allows planning time, not sampling; None for votes and text logs."""
+    """Return a pilot's first run if only its time, not sampling, can be planned; None for votes and text logs."""
     from pyrobust.runs.kinds.certify import Certify
     from pyrobust.runs.reader import is_run
     from pyrobust.runs.run import Run
@@ -234,7 +234,7 @@ def _run_without_votes(paths: Sequence[Path]) -> Run | None:
 
 
 def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
-    """Return the times of a run's shards by chunks, without the first chunk of each shard that has others."""
+    """Return the times of a run's shards by chunk; if a shard has several chunks, its first one is left out."""
     import numpy as np
 
     from pyrobust.runs.parameters import processing_order

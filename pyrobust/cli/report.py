@@ -135,11 +135,12 @@ def report(
     Ranks the classifiers by the probability of the correct class under noise (p_A); also shows certified accuracy and
     the average certified radius. Writes certified_accuracy and survival (png, pdf, svg) and table (md, tex, csv, json).
 
-    Runs of attack, with those of verify beside them, bound robust accuracy from above and below: robust_accuracy (png,
-    pdf, svg) and robustness (md, tex, csv, json).
+    Runs of attack bound robust accuracy from above, and runs of verify bound it from below. Writes the bounds as
+    robust_accuracy (png, pdf, svg) and robustness (md, tex, csv, json).
 
-    Verdicts on threats (this library's, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo, CSV): success rates,
-    judges and models, in success_rate (png, pdf, svg), threats, judges, agreement and models (md, tex, csv, json).
+    For verdicts on threats (this library's, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo, CSV), writes
+    success rates, judges and models as success_rate (png, pdf, svg), and as threats, judges, agreement and models (md,
+    tex, csv, json).
 
     With --html, writes one page for a browser: curves with bands, worst and best examples, a table of all examples, the
     audit, and how to repeat the runs. An earlier page is overwritten, any other file only with --replace.

@@ -28,10 +28,10 @@ def missing(
 ) -> None:
     """Print the numbers of the shards that lack images, for sbatch --array; nothing if all are complete.
 
-    What each of them lacks is on standard error. Shards that a process is writing now are named there alone: they may
-    complete yet, and a second process cannot write them.
+    Standard error says what each of these shards lacks. Shards that a process is writing now are named only on standard
+    error, because they may complete yet, and a second process cannot write them.
 
-    Of a run that is not divided, prints the numbers of the chunks that it lacks, from 1.
+    For a run that is not divided into shards, prints the numbers, from 1, of the missing chunks.
 
     Example: pyrobust missing runs/
     """
@@ -68,8 +68,8 @@ def merge(
 ) -> None:
     """Merge the shards of a sweep into one run, with the results of a single process.
 
-    Nothing is overwritten, and the file is written whole or not at all. With --partial, the run can be read but not
-    resumed: resume its shards, and merge again.
+    Nothing is overwritten, and the file is written whole or not at all. With --partial, the merged run can be read but
+    not resumed; instead, resume its shards and merge again.
 
     Example: pyrobust merge runs/ --out all.db
     """
@@ -110,7 +110,8 @@ def log(
     Columns of attack: idx, label, predict, adversarial, distance, broken_by, correct, robust, time. Distance and
     broken_by are empty for images that withstood the attack.
 
-    An existing log of the same kind of run is overwritten, any other file only with --replace, and a run never.
+    An existing log of the same kind of run is overwritten. Other files are overwritten only with --replace; a run is
+    never overwritten.
 
     Example: pyrobust log part1.db part2.db --out all.tsv
     """

@@ -47,9 +47,10 @@ def watch(
 ) -> None:
     """Follow a run while a sweep writes it: progress, time left, abstentions, failures and rates so far.
 
-    Only reads: the sweep never waits, and may be on another terminal, be killed and be resumed. Of a sweep with --order
-    random, each rate comes with bounds on its value for the complete run, which hold with probability 0.95 at all
-    moments together, so that stopping early because of them is sound. In the order of the data there are none.
+    Only reads the run: the sweep never waits, and may be on another terminal, be killed and be resumed. For a sweep
+    with --order random, each rate comes with bounds on its value for the complete run. The bounds hold with probability
+    0.95 at all moments together, so it is sound to stop early because of them. For a sweep in the order of the data,
+    there are no bounds.
 
     Ends when the run is done, or with Ctrl-C. Where the output is not a terminal, prints a line for every change.
 

@@ -9,7 +9,7 @@ Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattac
   ``bs``, and torch's generators are not touched;
 - an example counts as broken only if it is also misclassified in a batch of one, and adversarial examples lie exactly
   inside the ball and [0, 1];
-- images outside [0, 1] are an error, where the reference clips them;
+- images outside [0, 1] are an error, but the reference clips them;
 - the model runs in evaluation mode, then returns to its own mode; it is moved to ``device`` permanently;
 - with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no
   attack uses more target classes than exist;
@@ -78,7 +78,7 @@ class AutoAttack:
         log_path: file to append the printed lines to.
 
     Attributes:
-        epsilon: eps; setting it sets the eps of every attack.
+        epsilon: the radius eps; assigning to it sets every attack's eps.
         apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss. Like
             the settings of every attack, ``apgd`` also has eps, norm, seed and ``perturb(x, y)``, which runs the attack
             alone; apgd, apgd_targeted and fab also have ``attack_single_run``.

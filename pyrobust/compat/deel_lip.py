@@ -6,9 +6,9 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 - labels and predictions are tensors or NumPy arrays, and the result is a tensor; labels may also be class numbers [N],
   and predictions [N, 1] may be combined with labels [N];
 - arithmetic is in float64, so a margin close to epsilon may fall on a different side than in float32;
-- labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; smoothed labels, which have no single
-  true class whose margin could be certified, are an error, as are several binary outputs;
-- NaN and infinite predictions prove nothing, where deel-lip may return NaN;
+- labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; smoothed labels are an error, because
+  they have no single true class whose margin could be certified; several binary outputs are an error, too;
+- NaN and infinite predictions prove nothing, while deel-lip may return NaN;
 - with reduction "none", binary metrics return [N], where deel-lip returns [N, 1].
 
 In every metric, ``lip_const`` is the Lipschitz constant, and ``name`` defaults to the name of the class. ``reduction``
@@ -41,7 +41,7 @@ class _KerasMetric(lipschitz.ProvableMetric):
     """Calls a metric with Keras's order of arguments, optionally with weights."""
 
     def __call__(self, y_true: ArrayLike, y_pred: ArrayLike, sample_weight: Any = None) -> Tensor:
-        """Compute the metric; weights, one or [N], multiply the examples' values before the reduction.
+        """Compute the metric; one weight, or weights [N], multiply the examples' values before the reduction.
 
         The mean divides by N, not by the sum of the weights.
         """

@@ -63,7 +63,8 @@ class ModelInfo:
         name: name of the model; if the file does not state it, the name of the file.
         dataset: name, such as "cifar10".
         eps: radius, None if the file has none; a fraction such as "8/255" in the file is evaluated.
-        clean_accuracy, robust_accuracy: shares in [0, 1], the latter under AutoAttack; None if the file has none.
+        clean_accuracy, robust_accuracy: shares in [0, 1]; robust accuracy is the one under AutoAttack. None if the file
+            has none.
         fields: the whole content of the file.
     """
 
@@ -212,7 +213,7 @@ def _fields_of(path: Path) -> dict[str, Any]:
 
 
 def _share(path: Path, name: str, value: Any) -> float | None:
-    """An accuracy in [0, 1]: a text, or a number above 1, is a percentage."""
+    """Return an accuracy in [0, 1]; a text or a number above 1 is read as a percentage."""
     if value is None:
         return None
     try:

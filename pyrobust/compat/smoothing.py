@@ -4,7 +4,7 @@ Change ``from core import Smooth`` to ``from pyrobust.compat.smoothing import Sm
 
 - the noise is derived from a seed, the image and the number of earlier draws for it (see ``Smooth``), so a script gives
   the same result each time it runs, however its images are ordered or split; torch's own generators are not touched;
-- rows without a predicted class (NaN or +inf logits) count against the certified class, where the reference counts them
+- rows without a predicted class (NaN or +inf logits) count against the certified class, while the reference counts them
   as votes for a class;
 - bounds and radii are rounded down;
 - the base classifier's train/eval mode is restored after every call.
@@ -47,8 +47,8 @@ class Smooth:
     - two images share noise only if their keys coincide, even across objects and processes. The keys of a pair coincide
       with probability 2^-64. The results for two images are therefore as independent as with fresh noise, so different
       processes may certify parts of a data set, and each image may have its own object;
-    - the same image gets fresh noise in each draw of one object: ``certify``'s two draws, and repeated calls, are
-      independent;
+    - one ``Smooth`` object uses fresh noise in every draw for an image, so the two draws of ``certify`` are
+      independent, and so are repeated calls;
     - the k-th draw for an image has the same noise in every object and process. The results for two classifiers or
       sigmas on one image therefore depend on each other, and a rerun repeats a result rather than confirming it; for an
       independent result, give another seed.
@@ -194,7 +194,7 @@ class Smooth:
         return list(smoother.sampler.read(votes, numbers)[:, : self.num_classes])
 
     def _smoother(self, where: torch.device | None = None) -> RandomizedSmoothing:
-        """The smoother of the current attributes, for images on a device.
+        """Return the smoother for the current attributes and for images on a device.
 
         Scripts may change attributes, move the classifier or load other weights between calls. While nothing changes,
         the runner is kept, since it counts batches and probes the model's rows again after some of them.
@@ -225,7 +225,7 @@ class Smooth:
         return np.bincount(arr, minlength=length).astype(np.int64)
 
     def _lower_confidence_bound(self, NA: int, N: int, alpha: float) -> float:
-        """One-sided Clopper-Pearson lower bound on the success probability, given NA of N, at confidence 1 - alpha."""
+        """One-sided Clopper-Pearson lower bound, at confidence 1 - alpha, given NA successes of N samples."""
         return clopper_pearson_lower(int(NA), int(N), alpha)
 
 

@@ -1,9 +1,9 @@
 """The graph of a classifier, in the kinds of node that bounds propagate through.
 
-Every node is a function of its input nodes; a shape is the shape of one example. A node is an affine map (``Linear``,
-``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), an elementwise
-``Product`` of two nodes, or a ``MaxPool``. Average pooling, for instance, is a convolution with ones and a ``Scale``;
-sorting is a chain of ``Sort`` nodes.
+Every node is a function of its input nodes, and its shape is the shape of one example. A node is an affine map
+(``Linear``, ``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), an
+elementwise ``Product`` of two nodes, or a ``MaxPool``. Average pooling, for instance, is a convolution with ones and a
+``Scale``; sorting is a chain of ``Sort`` nodes.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
     The constants of the layers are multiplied along paths and added where paths meet. In l2, the constants of linear
     and convolution layers come from Gram iteration (Delattre et al., 2023), with the true zero padding of convolutions;
     in l∞ and l1 they are exact up to rounding. For a deep net, the product of the constants is far larger than any
-    observed slope (``lower``); for a single example, ``BoundedModel.certified_radius`` with another method proves a
-    larger radius.
+    observed slope (``lower``). For a single example, it proves a smaller radius than ``BoundedModel.certified_radius``
+    does with another method.
 
     Args:
         model: a module with outputs of any shape, bounded in evaluation mode, see ``BoundedModel``.
@@ -170,8 +170,9 @@ class LipschitzEngine:
 class _RowSlopes:
     """Lipschitz constants of specification rows c: |c·Δf| ≤ slope·‖Δx‖.
 
-    By Hölder's inequality, a slope is ‖c‖·L, with the dual norm of c and the constant L of the outputs. If the last
-    layer is linear, f = W·z + b, another slope, often smaller, is the dual norm of c·W times the constant of z.
+    By Hölder's inequality, ‖c‖·L is a slope, where ‖c‖ is the dual norm of c and L is the constant of the outputs. If
+    the last layer is linear, with f = W·z + b, then the dual norm of c·W times the constant of z is also a slope, and
+    often a smaller one.
     """
 
     def __init__(self, output: Node, norm: str) -> None:

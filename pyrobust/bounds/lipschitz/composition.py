@@ -57,16 +57,17 @@ class Constants:
       it has one factor per channel or the layer is linear, because ‖D·W‖ ≤ ‖D‖·‖W‖.
     - ``Scale``: the largest |scale|.
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
-    - ``Gather``: if each element of input i is read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in
-      l∞, the largest constant of its inputs. Several gathers in a row count as one, so that splitting and concatenating
-      again does not increase the constant; relu(z) and relu(−z) together count as z, because only one of them changes
-      at a time.
+    - ``Gather``: in l∞, the largest constant of its inputs. In l2 and l1, the constant follows from ‖out‖₂² ≤ Σ
+      rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁, where each element of input zᵢ is read at most rᵢ times. Several gathers in a row
+      count as one, so that splitting and concatenating again does not increase the constant; relu(z) and relu(−z)
+      together count as z, because only one of them changes at a time.
     - The root of a sum of squares with weights A ≥ 0, √(A z² + b): its elements are weighted l2 norms, which change by
       at most √(A Δ²) if z changes by Δ. The constant is √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence it is 1 for the
       l2 norms of disjoint windows.
     - ``Sort``: 1, because sorting never increases the distance of two tuples (Anil, Lucas and Grosse, 2019).
-    - ``MaxPool``: the maxima of a window differ by at most the largest difference in the window, hence 1 in l∞; if an
-      element is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and r in l1.
+    - ``MaxPool``: for two inputs with differences dᵢ, the maxima of a window differ by at most the largest difference
+      in the window, hence 1 in l∞. If an element is in at most r windows, then Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r
+      in l2, and r in l1.
     - ``Activation``: the largest absolute slope.
 
     Args:
@@ -189,7 +190,7 @@ class Constants:
         return layer if isinstance(layer, Linear) or _per_channel(_scale(node)) is not None else None
 
     def _root_of_squares(self, chain: list[Node]) -> float:
-        """The constant of √(A z² + b), by the product of the factors of A."""
+        """The constant of √(A z² + b), computed as a product over the factors of A."""
         factor, norm = 1.0, "linf" if self.norm == "linf" else "l1"
         for node in chain:
             if isinstance(node, (Linear, Conv2d)):
@@ -204,7 +205,7 @@ class Constants:
         return factor if self.norm == "l1" else _root(factor)
 
     def _rooted(self, weights: Weights) -> Weights:
-        """Upper bounds of the weights, or of their roots in l1."""
+        """Upper bounds of the weights or, in l1, of their square roots."""
         size = weights.magnitude()
         return Weights(size.sqrt() * (1 + 2.0**-50) if self.norm == "l1" else size, torch.zeros_like(size))
 
@@ -250,7 +251,7 @@ def _read_nodes(output: Node) -> list[Node]:
 
 
 def _reads(node: Gather) -> dict[Node, Tensor]:
-    """How often a gather reads each element of the nodes that it reads; relu(z) and relu(−z) are reads of z."""
+    """How often a gather reads each element of its nodes; reads of relu(z) and relu(−z) count as reads of z."""
     source = origin(node)
     counts = torch.bincount(source.places + 1, minlength=1 + sum(operand.size for operand in source.nodes))[1:]
     read = dict(zip(source.nodes, torch.split(counts, [operand.size for operand in source.nodes]), strict=True))

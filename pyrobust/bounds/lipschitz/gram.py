@@ -35,10 +35,11 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
     """Bound the largest spectral norm ‖A‖₂ of all matrices A of all batches.
 
     Let G₀ = A and Gₜ₊₁ = GₜᵀGₜ. Then ‖A‖₂ = ‖Gₜ‖₂^(2⁻ᵗ) ≤ ‖Gₜ‖_F^(2⁻ᵗ), and the right-hand side decreases to ‖A‖₂ as t
-    grows (Delattre, Barthélemy, Araujo and Allauzen, 2023). Let Ĝ be a computed product with n terms in each sum. Its
-    rounding error E satisfies |E| ≤ γₙ·|Gₜ|ᵀ|Gₜ|, in any order of summation (Higham, 2002, section 3.5). Also,
-    ‖|Gₜ|ᵀ|Gₜ|‖₂ ≤ ‖Gₜ‖_F². Therefore ‖Gₜ‖₂² ≤ ‖Ĝ‖₂ + γₙ·‖Gₜ‖_F²; this inequality is applied from the last step back to
-    the first. The matrices of each step are scaled by powers of two, which is exact.
+    grows (Delattre, Barthélemy, Araujo and Allauzen, 2023). Let Ĝ be the computed GₜᵀGₜ, with n terms in each sum. Its
+    rounding error E satisfies |E| ≤ γₙ·|Gₜ|ᵀ|Gₜ|, in any order of summation, with γₙ = n·u/(1 − n·u) for rounding unit
+    u (Higham, 2002, section 3.5). Also, ‖|Gₜ|ᵀ|Gₜ|‖₂ ≤ ‖Gₜ‖_F². Therefore ‖Gₜ‖₂² ≤ ‖Ĝ‖₂ + γₙ·‖Gₜ‖_F²; this inequality
+    is applied from the last step back to the first. The matrices of each step are scaled by powers of two, which is
+    exact.
 
     Args:
         batches: each [B, m, n], float64.
@@ -100,7 +101,7 @@ def _extend(bracket: Bracket, matrices: Tensor, tolerance: float) -> None:
 
 
 def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
-    """The norm of the first matrix from the norm of the last, scaled Gram matrix."""
+    """Compute the norm of the first matrix from the norm of the last Gram matrix, which is scaled."""
     for shift, error in zip(reversed(shifts[1:]), reversed(errors[1:]), strict=True):
         norm = ((_scaled(norm, shift) + error) * _UP).sqrt() * _UP
     # Relative errors are large if the last product is below the smallest normal number.

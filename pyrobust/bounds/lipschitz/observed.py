@@ -52,7 +52,7 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
 
 
 def _rows(y: Tensor) -> Tensor:
-    """[B, elements], also of one number for each example."""
+    """Reshape to [B, elements], also where each example is a single number."""
     return y.reshape(len(y), -1)
 
 

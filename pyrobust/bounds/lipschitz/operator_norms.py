@@ -163,8 +163,9 @@ def _power_iteration(node: Conv2d, weight: Tensor) -> float:
 def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
     """An upper bound of the norm, from the convolution on a torus so large that no output wraps around it.
 
-    The zero-padded convolution's matrix is a submatrix of the torus's, which is unitarily similar to its symbols, one
-    small matrix per frequency (Sedghi, Gupta and Long, 2019), so that the torus's norm is the largest norm of a symbol.
+    The zero-padded convolution's matrix is a submatrix of the matrix of the torus's convolution. The latter is
+    unitarily similar to the block-diagonal matrix of its symbols, one small matrix per frequency (Sedghi, Gupta and
+    Long, 2019), so its norm is the largest norm of a symbol.
     """
     bracket = spectral_norms(_symbols(node, weight), floor=floor)
     terms = weight.shape[2] + weight.shape[3]
@@ -177,12 +178,12 @@ def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
 def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
     """The symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of all frequencies of the torus: batches [B, 2·O/g, 2·C'/g].
 
-    A stride s is a step of one between blocks of s elements: the s phases of the input along each axis become channels,
-    C' in total, and the element at i·s + t, for kernel offset t, is that of phase t mod s at i + ⌊t/s⌋. The blocks then
-    have Q offsets, and a torus of (outputs + Q - 1) positions holds everything that an output reads. For Q = 1, one
-    position suffices, because the frequency only rotates the symbol's phase. A complex matrix A + iB is represented by
-    the real matrix [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have
-    conjugate symbols, so half of the frequencies suffice.
+    A stride s is a step of one between blocks of s elements. The s phases of the input along each axis become channels,
+    C' in total. Output i reads the element at i·s + t for kernel offset t; this element has phase t mod s in block i +
+    ⌊t/s⌋. If the kernel has Q offsets in units of blocks, a torus of (outputs + Q - 1) positions holds everything that
+    an output reads. For Q = 1, one position suffices, because the frequency only rotates the symbol's phase. A complex
+    matrix A + iB is represented by the real matrix [[A, -B], [B, A]], which has the same singular values, each twice.
+    Opposite frequencies have conjugate symbols, so half of the frequencies suffice.
     """
     places, sizes = [], []
     for axis in range(2):

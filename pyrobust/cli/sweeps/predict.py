@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def predict(call: Call) -> Run:
     """Predict a data set with a smoothed classifier.
 
-    Abstains on images whose samples do not decide. Results are saved as they come: after a crash or Ctrl-C, run the
-    same command again to resume.
+    Abstains on images whose samples do not decide the class. Results are saved as they come: after a crash or Ctrl-C,
+    run the same command again to resume.
 
     Example: pyrobust predict --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 1000
     """

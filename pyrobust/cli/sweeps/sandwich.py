@@ -22,9 +22,9 @@ _SAMPLING = ("n0", "n", "alpha", "n_attack", "alpha_attack", "steps", "draws")
 def sandwich(call: Call) -> Run:
     """Bound each image's distance to misclassification from both sides: certified below, attacked above.
 
-    What is proved is what an attack cannot reach; what lies between is not known. A crossing, an adversarial example
-    inside a certified ball, says that a certificate is false: it is named, and the command fails with status 1. Results
-    are saved as they come: after a crash or Ctrl-C, run the same command again to resume.
+    No attack can succeed within the certified distance; between the two distances, the answer is not known. A crossing
+    is an adversarial example inside a certified ball; it shows that a certificate is false. The command names it and
+    fails with status 1. Results are saved as they come: after a crash or Ctrl-C, run the same command again to resume.
 
     Example: pyrobust sandwich --model zoo:digits-ibp-0.10 --data digits
 

@@ -15,9 +15,9 @@ Using one of the missing classes (JSMA, LGV, OnePixel, Pixle and SparseFool) rai
 Differences:
 
 - attacks of the first group return the first point that fools the model, not the point after the last step, and return
-  a misclassified image unchanged. If they fail, FGSM and the variants of PGD return the point of highest loss. In
-  training mode (``set_model_training_mode(model_training=True)``), these attacks take all steps on every example. APGD,
-  APGDT, FAB, Square and AutoAttack refuse training mode;
+  a misclassified image unchanged. If FGSM or a variant of PGD fails, it returns the point of highest loss. In training
+  mode (``set_model_training_mode(model_training=True)``), these attacks take all steps on every example. APGD, APGDT,
+  FAB, Square and AutoAttack refuse training mode;
 - attacks of the third group refuse training mode, too; if they find no adversarial example, they return the image
   itself. Each adversarial point is moved beyond the decision boundary until batch-dependent rounding cannot undo the
   misclassification, but to at most twice its distance from x. EADEN and EADL1 refuse kappa above 0. After
@@ -25,10 +25,10 @@ Differences:
   ``save`` with save_type="int";
 - AutoAttack has the published budgets (100 steps of each gradient-based attack instead of 10); APGD, APGDT and FAB take
   ``steps``;
-- random numbers depend on a seed and on the number of images attacked so far (in attacks that have ``seed`` in
-  torchattacks, only on the seed and an image's position), and torch's generators are not touched;
-- adversarial images lie exactly inside the ball and [0, 1]; inputs outside [0, 1] are an error, where torchattacks
-  clips them: call set_normalization_used if images are normalized;
+- random numbers depend on a seed and on the number of images attacked so far. In attacks that have ``seed`` in
+  torchattacks, they depend only on the seed and an image's position. torch's generators are not touched;
+- adversarial images lie exactly inside the ball and [0, 1]; inputs outside [0, 1] are an error, but torchattacks clips
+  them. If images are normalized, call set_normalization_used;
 - set_return_type("int") and save_type="int" round toward the clean image: for 8-bit images, eps still holds, up to
   1e-4/255;
 - ``save`` reports distances on the scale of [0, 1];

@@ -156,7 +156,7 @@ class _SPSA(EveryExample, spsa.SPSA):
 
 
 def _neighbors(values: Tensor) -> Tensor:
-    """Mean over each pixel's eight neighbors, [B, C, H, W]; those outside the image count as zero."""
+    """Mean over each pixel's eight neighbors, [B, C, H, W]; neighbors outside the image count as zero."""
     kernel = torch.full((3, 3), 1 / 8).to(values)
     kernel[1, 1] = 0
     return smoothed(values, kernel[None, None])

@@ -35,7 +35,7 @@ class _Nearest(Served):
         return _Minimum(self._minimum(model))
 
     def _grid(self) -> str | None:
-        """The levels of integer results: rounding a point near the boundary only afterwards would undo its success."""
+        """The grid of integer results; rounding a point near the boundary after the search would undo success."""
         return "1/255" if self.return_type == "int" else None
 
     @abc.abstractmethod
@@ -44,7 +44,7 @@ class _Nearest(Served):
 
 
 class _Minimum:
-    """A minimum-norm attack whose results have no limit epsilon."""
+    """A minimum-norm attack whose results may lie at any distance."""
 
     def __init__(self, attack: MinimumNormAttack) -> None:
         self._attack = attack
@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Attacks that move points beyond the boundary, to at most twice their distance, so that they fool in any batch."""
+    """Attacks that move points beyond the boundary, to at most twice their distance, to succeed in any batch."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 
@@ -94,7 +94,7 @@ class _ElasticNetEAD(_EAD):
 
 
 class _ElasticNet(L2):
-    """l2 steps and balls, with distances compared in the elastic net."""
+    """The l2 norm for steps and balls, with distances compared by the elastic-net distance."""
 
     def __init__(self, beta: float) -> None:
         self._beta = beta

@@ -103,7 +103,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
             )
 
     def _batch_size(self, examples: int) -> int | None:
-        """Rows per forward pass: all if a row's result depends on the others, else as many as fit memory."""
+        """Rows per forward pass: all rows if a row's result depends on others, else as many as fit in memory."""
         return examples if self._modes[0] else None
 
 
@@ -132,8 +132,8 @@ class EveryExample:
 class AllSteps(EveryExample, BatchAttack):
     """Takes all steps, with signed or normalized gradients, for every example, even if an iterate fools the model.
 
-    x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None. With
-    step_size None, x_{t+1} = Π(x_t + g_t).
+    x_{t+1} = Π(x_t + step_size·d(g_t)), with projection Π, direction d and gradient ∇_t; g_t = decay·g_{t−1} + ∇_t /
+    mean|∇_t|, or ∇_t if decay is None. With step_size None, x_{t+1} = Π(x_t + g_t).
     """
 
     def __init__(

@@ -242,7 +242,7 @@ class UPGD(_Steps):
 
 
 class _Judged(Served):
-    """An attack that returns an image unchanged if it fails there; each call draws the same random numbers."""
+    """An attack that returns the original image where it fails; each call draws the same random numbers."""
 
     norm: str = setting(help='"Linf", "L2" or "L1"', default="Linf")
     eps: float = setting(help="radius of the ball", default=8 / 255)

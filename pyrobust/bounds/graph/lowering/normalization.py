@@ -1,7 +1,7 @@
 """Lowering rules of layers that normalise by their own input: softmax, attention, layer norm, group norm, norms.
 
-Each layer becomes a graph of sums, elementwise functions and products. No rule models the rounding of the layers' fused
-kernels, so the graphs hold for real numbers only (``Node.deployable``).
+Each layer becomes a graph of sums, elementwise functions and products. The layers run as fused kernels. No rule models
+how these kernels round, so the graphs hold for real numbers only (see ``Node.deployable``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Nod
 
 
 def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
-    """Return a node without any −inf that constants add or fill in, and a mask of the other elements (None for all)."""
+    """Return z without the −inf that constants add or fill in, and a mask of its other elements (None: all)."""
     source = z.inputs[0] if isinstance(z, Reshape) else z
     if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
         return z, None
@@ -77,7 +77,7 @@ def log_softmax(lowering: Lowering, z: Node, dim: int, option: object = None) ->
 
 
 def _sums_of_exponentials(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
-    """[1, 1, P]: 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for all elements i; those of a row along the dimension are adjacent."""
+    """[1, 1, P]: 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for every element i; elements of a row along ``dim`` are adjacent."""
     if not dim % (len(z.shape) + 1):
         raise lowering.unsupported("it mixes the examples of a batch")
     count = z.shape[dim % (len(z.shape) + 1) - 1]
@@ -155,7 +155,7 @@ def attention(
 
 
 def _mask(lowering: Lowering, mask: Constant, shape: tuple[int, ...]) -> tuple[Tensor | None, Constant | None]:
-    """(what to keep, what to add) for a constant mask, which holds bools, or numbers to add that may be −inf."""
+    """Split a mask of bools, or of numbers to add (perhaps −inf), into elements to keep and finite numbers."""
     if not isinstance(mask, Constant):
         raise lowering.unsupported("expected a mask that does not depend on the input")
     values = mask.value().detach().cpu()
@@ -243,9 +243,10 @@ def rms_norm(
 
 
 def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: bool) -> Node:
-    """Z / √(mean of z² + ε) of columns [n, 1, P]; with ``centered``, after subtraction of their means.
+    """Return z / √(mean of z² + ε) for columns z [n, 1, P]; with ``centered``, first subtract z's means.
 
-    One of n elements with mean square s is at most √(n·s) in magnitude, and √((n − 1)·s) if their mean is 0.
+    If n elements have mean square s, each is at most √(n·s) in magnitude. If their mean is also 0, each is at most √((n
+    − 1)·s).
     """
     count = rows.shape[0]
     values = _centered(lowering, rows) if centered else rows

@@ -105,7 +105,7 @@ def running_sum(lowering: Lowering, z: Node, dim: int, *, dtype: torch.dtype | N
 
 
 def _groups(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """[outputs, K]: the flat indices along dimensions of the batched tensor, other than the batch."""
+    """[outputs, K]: in each row, the flat indices of the elements that one output reduces, within an example."""
     chosen = sorted({dim % (len(z.shape) + 1) for dim in dims} or set(range(len(z.shape) + 1)))
     if 0 in chosen:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -137,7 +137,7 @@ def _windows(
 
 
 def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
-    """[outputs, K]: windows from ⌊i·n/s⌋ to ⌈(i + 1)·n/s⌉ along each axis of n elements, s of them in the output."""
+    """[outputs, K]: along an axis with n inputs and s outputs, window i goes from ⌊i·n/s⌋ to ⌈(i + 1)·n/s⌉."""
     axes = []
     for n, s in zip(z.shape[1:], out[1:], strict=True):
         begin, end = torch.arange(s) * n // s, -(-(torch.arange(s) + 1) * n // s)
@@ -147,7 +147,7 @@ def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
 
 
 def _combined(z: Node, axes: Sequence[Tensor]) -> Tensor:
-    """[outputs, K]: the flat indices in z [C, ...] of windows that are [count, k] indices along each axis, or -1."""
+    """Combine windows [count, k] of indices (or -1) along each axis into flat ones in z [C, ...]: [outputs, K]."""
     windows = torch.zeros(1, 1, dtype=torch.int64)
     for n, positions in zip(z.shape[1:], axes, strict=True):
         both = windows[:, None, :, None] * n + positions[:, None, :]

@@ -92,7 +92,7 @@ _CELLS: dict[str, Cell] = {
 
 
 def _first(lowering: Lowering, x: Node, value: Value | Displaced, index: int | None) -> Node:
-    """The state [H] that a layer starts from: a constant [B, H], or [L, B, H] at an index, or a node."""
+    """Return a layer's first state [H], from a constant or node [B, H], or from [L, B, H] at the layer's index."""
     if not isinstance(value, Constant):
         state = value if index is None else rearranged(lowering, value, lambda t: t[index])
         if not isinstance(state, Node):
@@ -106,10 +106,10 @@ def _first(lowering: Lowering, x: Node, value: Value | Displaced, index: int | N
 def _unrolled(
     lowering: Lowering, cell: Cell, x: Node, state: State, weights: Sequence[Constant], *, backward: bool
 ) -> tuple[Node, State]:
-    """(all h [T, H], last state) of one layer in one direction, for x [T, F].
+    """Unroll one layer in one direction over x [T, F], and return (all h [T, H], last state).
 
-    The weights are those of the input and of the state, their biases (if any), and that of the projection of h (if
-    any).
+    ``weights`` holds the weights of the input and of the state, then the two biases (if any), then the weights of the
+    projection of h (if any).
     """
     length, projected = x.shape[0], len(weights) % 2 == 1
     biases: Sequence[Constant | None] = weights[2:4] if len(weights) > 3 else (None, None)
@@ -190,7 +190,7 @@ def _layer(name: str) -> None:
 
 
 def _single(name: str) -> None:
-    """The rule of a cell, which takes one step [B, F]."""
+    """Register the rule of a cell, which processes a single step [B, F]."""
     step = _CELLS[name]
 
     def rule(lowering: Lowering, x: Node, first: Any, *weights: Constant | None) -> Any:

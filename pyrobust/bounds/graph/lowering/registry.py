@@ -30,7 +30,8 @@ class Lowering:
         dtype: dtype of the call's result; None if it is not a tensor.
         device: device of the call's result; None if it is not a tensor.
         input_dtype: dtype of the network's input and of every node.
-        sorts: pairs of elements that were compared, and where to find their order; see ``lowering.sorting``.
+        sorts: for pairs of elements already compared, the node that sorts them and their places in it; see
+            ``lowering.sorting``.
     """
 
     def __init__(self, input_dtype: torch.dtype) -> None:
@@ -102,8 +103,8 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
     """Match a pattern that ends in a call; return the pattern's operand, other calls and numbers.
 
-    Returns None if the pattern does not match, or if calls outside the pattern also use the value of one of the other
-    calls.
+    Returns None if the pattern does not match, or if a call outside the pattern uses the value of any call in the
+    pattern except the last.
     """
     operands: set[fx.Node] = set()
     inner: set[fx.Node] = set()

@@ -25,7 +25,8 @@ _ROUNDINGS = 4
 class _Axis(NamedTuple):
     """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times element [i, k] of the axis.
 
-    A coefficient that is 0 in exact arithmetic may be tiny as deployed, if rounding moves a position across an element.
+    If rounding moves a position across an element, a coefficient that is 0 in exact arithmetic may be tiny instead in
+    the deployed operator.
     """
 
     element: Tensor  # [outputs, K]
@@ -36,7 +37,7 @@ class _Axis(NamedTuple):
 def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, deployed: Tensor, cubic: bool) -> _Axis:
     """Enclose the exact coefficients and those of the operator itself, ``deployed`` [outputs, n].
 
-    ``scale`` is the distance of two outputs, in elements, between centers of cells; None for aligned corners.
+    ``scale`` is the distance between the centers of two adjacent outputs, in input elements; None for aligned corners.
     """
     rows = []
     for i in range(outputs):
@@ -60,7 +61,7 @@ def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, depl
 
 
 def _linear(position: Fraction, n: int) -> list[tuple[int, Fraction]]:
-    """The coefficients of linear interpolation at a position: those of the two elements beside it."""
+    """Return the two elements beside a position, with their coefficients in linear interpolation."""
     first = min(math.floor(position), n - 1)
     share = min(position - first, Fraction(1))
     return [(first, 1 - share), (first + 1, share)]
@@ -81,7 +82,7 @@ def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
 
 
 def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Floats that enclose a coefficient, exact and as deployed; they coincide if these two do and few bits suffice."""
+    """Return floats (lower, upper) around both coefficients; lower = upper if these are equal, with few bits."""
     if Fraction(deployed) == exact and exact.denominator <= 1 << 8:
         return deployed, deployed  # nothing is rounded on the way, either
     slack = _ROUNDINGS * torch.finfo(dtype).eps * abs(deployed)
@@ -110,7 +111,7 @@ def _resampled(
 
 
 def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
-    """Weighted sums of the elements of each channel: products of the axes' coefficients."""
+    """Weighted sums of each channel's elements; a weight is a product of coefficients, one for each axis."""
     index = torch.zeros(1, 1, dtype=torch.int64)
     lower = upper = torch.ones(1, 1, dtype=torch.float64)
     for n, axis in zip(z.shape[1:], axes, strict=True):

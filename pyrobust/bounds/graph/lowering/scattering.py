@@ -88,7 +88,7 @@ def _constant(lowering: Lowering, index: Value) -> Tensor:
 
 
 def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Callable[..., Tensor]) -> Node:
-    """Elements of the source in the places written; several may share a place only if all are the same number."""
+    """Write elements of the source into z; several may have the same place only if the source is one number."""
     one_number = isinstance(source, Constant) and source.value().numel() == 1
     if not one_number and len(written.unique()) != written.numel():
         raise lowering.unsupported("expected an index that names no place twice: which value stays is undefined")
@@ -102,7 +102,7 @@ def _numbers(lowering: Lowering) -> Tensor:
 
 
 def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tensor], Tensor]) -> Node:
-    """Add each element of the source to the element of z at its place, in one sum, which may be taken in any order."""
+    """Add the elements of the source to the elements of z at their places; every sum may be taken in any order."""
     size = math.prod(lowering.out_shape())
     places = position(_numbers(lowering)).flatten(1)
     first = places[0]
@@ -114,7 +114,7 @@ def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tenso
 
 
 def _summed(lowering: Lowering, z: Node, target: Tensor) -> Node:
-    """Sums of the elements of z with the same target, their place in the result; target -1 leaves one out."""
+    """Sum the elements of z that have the same target, a place in the result; target -1 leaves an element out."""
     order = target.argsort(stable=True)[int((target < 0).sum()) :]
     counts = torch.bincount(target[order], minlength=math.prod(lowering.out_shape()))
     windows = torch.nn.utils.rnn.pad_sequence(list(order.split(counts.tolist())), batch_first=True, padding_value=-1)

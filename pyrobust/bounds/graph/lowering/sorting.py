@@ -79,8 +79,9 @@ def stable_sort(
 def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
     """The stages of a network that sorts n elements.
 
-    A stage consists of disjoint pairs (i, j), i < j, whose elements are put in ascending order. Merge-exchange sort
-    (Batcher, 1968; Knuth, The Art of Computer Programming, volume 3, algorithm 5.2.2M), of about (log₂ n)²/2 stages.
+    A stage consists of disjoint pairs (i, j), i < j, whose elements are put in ascending order. The network is
+    merge-exchange sort (Batcher, 1968; Knuth, The Art of Computer Programming, volume 3, algorithm 5.2.2M), with about
+    (log₂ n)²/2 stages.
 
     >>> list(sorting_network(3))
     [[(0, 2)], [(0, 1)], [(1, 2)]]
@@ -98,7 +99,7 @@ def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _rows(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """[rows, K]: the flat indices along dimensions of the batched tensor, in the order of the other dimensions."""
+    """[rows, K]: in each row, flat indices of elements along ``dims``; rows follow the other dimensions' order."""
     along = sorted(dim % (len(z.shape) + 1) - 1 for dim in dims) or [-1]
     if along[0] < 0:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -122,7 +123,7 @@ def _extreme(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool, *,
 
 
 def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
-    """The smaller or larger of two elements; for an element z and a constant c, it is c ± relu(±(z − c))."""
+    """The larger (+) or smaller (−) of two elements; for an element z and constant c, it is c ± relu(±(z − c))."""
     if isinstance(a, Constant):
         a, b = b, a
     assert isinstance(a, Node)
@@ -136,7 +137,7 @@ def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
 
 
 def _compared(lowering: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
-    """The smaller and the larger of two elements; read from one ``Sort`` however often these two are compared."""
+    """The smaller and the larger of two elements; comparing the same two again reads the first time's ``Sort``."""
     both = Gather(name=lowering.name, shape=(2, *a.shape), inputs=(a, b), index=torch.arange(2 * a.size).view(2, -1))
     source = origin(both)
     low, high = (extreme(*source.places.view(2, -1)) for extreme in (torch.minimum, torch.maximum))
