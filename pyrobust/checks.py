@@ -391,7 +391,7 @@ def radii(
 
 
 def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tensor | None:
-    """Radii of elements [N, *shape], or [N] if each example has one radius; None if the dimensions do not fit."""
+    """Return radii of elements [N, *shape], or [N] with one radius per example; None if the dimensions do not fit."""
     if radius.dim() < 2 or radius.dim() not in (len(shape), 1 + len(shape)):
         return None
     sizes = (1,) * (1 + len(shape) - radius.dim()) + tuple(radius.shape)
@@ -694,7 +694,7 @@ def summary(result: object, **facts: Any) -> str:
 
 
 def _element(value: Any) -> Any:
-    """The element of a one-element array or tensor; anything else unchanged."""
+    """Return the element of an array or tensor of one element; return any other value unchanged."""
     if isinstance(value, torch.Tensor):
         return value.detach().item() if value.numel() == 1 else None
     if isinstance(value, np.ndarray | np.generic):
@@ -722,7 +722,7 @@ def _float(value: Any) -> float | None:
 
 
 def _power(number: int) -> str:
-    """Write the upper end of a range, as 2**k or 2**k - 1 if it equals one of these and k is at least 16."""
+    """Write the upper end of a range; as 2**k or 2**k - 1 if it equals one of these, for k of at least 16."""
     for power, suffix in ((number, ""), (number + 1, " - 1")):
         if power >= 1 << 16 and power.bit_count() == 1:
             return f"2**{power.bit_length() - 1}{suffix}"

@@ -109,7 +109,7 @@ class Judge:
         return bool(predicted_classes(self._logits(x))[0] == y[0])
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
-        """Predicted classes. Rounding cannot change whether each equals the label y or, without y, the class itself."""
+        """Return predicted classes; rounding cannot change whether each equals the label y or, without y, itself."""
         self.runner.follow(x)
         with torch.inference_mode(False):  # the session leaves a caller's inference mode and writes to this tensor
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
@@ -141,7 +141,7 @@ class Judge:
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     def _note_no_class(self, classes: Tensor) -> None:
-        """Warn, once per runner, about examples without a predicted class."""
+        """Warn once per runner about examples without a predicted class."""
         count = int((classes < 0).sum())
         if count and not self.runner.warned_no_class:
             self.runner.warned_no_class = True

@@ -19,7 +19,7 @@ class PyrobustError(Exception):
 
 
 class _ArgumentError(PyrobustError):
-    """An error about an argument; its message is made of fields."""
+    """An error about an argument; fields hold the parts of its message."""
 
     def __init__(
         self,

@@ -29,11 +29,11 @@ class Tabular:
     """
 
     def _columns(self) -> Mapping[str, Any]:
-        """Columns by name; every subclass defines its own."""
+        """Return the columns by name; each subclass defines its own."""
         raise NotImplementedError
 
     def _attributes(self) -> Mapping[str, Any]:
-        """Values that hold for all rows, by name."""
+        """Return the values that apply to all rows, by name."""
         return {}
 
     def to_pandas(self) -> pd.DataFrame:
@@ -49,7 +49,7 @@ class Tabular:
         return frame
 
     def _repr_html_(self) -> str:
-        """The first rows as a table, below the ``repr``; for notebooks."""
+        """Return the first rows as a table below the ``repr``, for notebooks."""
         columns = self._columns()
         total = max(map(len, columns.values()), default=0)
         rows = list(zip(*(_first(column) for column in columns.values()), strict=True))

@@ -124,7 +124,7 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
 
 
 def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
-    """The fraction of the smallest denominator in the open interval (low, high), 0 ≤ low < high."""
+    """Return the fraction of smallest denominator in the open interval (low, high), 0 ≤ low < high."""
     whole = math.floor(low)
     if whole + 1 < high:
         return Fraction(whole + 1)
@@ -136,7 +136,7 @@ def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
 
 
 def _values(x: Tensor) -> _Values:
-    """Values of x, float32 or float64, as a flat array."""
+    """Return the values of x, float32 or float64, as a flat array."""
     if not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.float64):
         got = str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__
         raise InputTypeError("x", "a float32 or float64 tensor for values on a grid", got)
@@ -145,7 +145,7 @@ def _values(x: Tensor) -> _Values:
 
 
 def _grid_dtypes(values: _Values) -> tuple[type[np.floating[Any]], ...]:
-    """Dtypes in which the values may be the floats nearest to grid points."""
+    """Return the dtypes in which the values may be the floats nearest to grid points."""
     return (np.float64, np.float32) if values.dtype == np.float64 else (np.float32,)
 
 
@@ -156,7 +156,7 @@ def _holds(values: _Values, step: Fraction) -> bool:
 def _first_off_grid(
     values: _Values, step: Fraction, dtype: type[np.floating[Any]], levels: npt.NDArray[np.int32] | None = None
 ) -> int | None:
-    """Write each value's multiple to levels; return the place of the first value off the grid."""
+    """Write the multiple of each value to ``levels``; return the position of the first value off the grid."""
     from pyrobust.ops.native import grid_levels
 
     first = grid_levels(values, *step.as_integer_ratio(), dtype is np.float32, levels)

@@ -25,7 +25,7 @@ def in_notebook() -> bool:
 
 @dataclass(frozen=True)
 class _Picture:
-    """A bar as text and as HTML."""
+    """A bar that displays as text or as HTML."""
 
     completed: float
     total: int
@@ -69,7 +69,7 @@ def notebook_bar(unit: str) -> Iterator[Show]:
 
 
 def _clock(seconds: float) -> str:
-    """Write a duration as clocks do.
+    """Write a duration like a clock.
 
     >>> _clock(5), _clock(3725)
     ('0:05', '1:02:05')

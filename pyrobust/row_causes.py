@@ -103,7 +103,7 @@ def _same_rows(a: Tensor | None, b: Tensor | None, same: Callable[[Tensor, Tenso
 
 @contextmanager
 def _recorded(model: nn.Module, rows: Rows) -> Iterator[list[tuple[str, nn.Module, Tensor | None, Tensor | None]]]:
-    """Record each call's name, module, and chosen rows of its input and output, in the order of completion."""
+    """Record name, module, and chosen rows of input and output of each call, in the order in which calls end."""
     calls: list[tuple[str, nn.Module, Tensor | None, Tensor | None]] = []
     batch = len(rows.batch)
 

@@ -101,7 +101,7 @@ Versions: TypeAlias = tuple[tuple[torch.device, int, int], ...]
 
 
 class _Compared(NamedTuple):
-    """Rows x [m, ...] of a batch of ``rows``, at their positions [m], with their logits [m, K]."""
+    """Rows x [m, ...] from a batch of ``rows`` rows, their positions [m] in the batch, and their logits [m, K]."""
 
     rows: int
     positions: Tensor
@@ -210,7 +210,7 @@ class RowProbe:
         return logits
 
     def _probe_early(self, batch: Tensor, row: int, logits: Tensor) -> None:
-        """Keep a row of an early batch and its logits; run such rows of several batches together as one small batch."""
+        """Keep a row of an early batch with its logits; later, run such rows of several batches in one small batch."""
         held = self._held
         if held and (held[0][0].shape[1:], held[0][0].dtype) != (batch.shape[1:], batch.dtype):
             held.clear()
@@ -232,13 +232,13 @@ class RowProbe:
             self._probed(batch, len(batch), (self._random.choice(_LATER),), 1, exact=False)
 
     def _is_first(self, size: int, rows: int) -> bool:
-        """Whether a batch of this size is the first with a single row, with several, or with many instead of few."""
+        """Whether a batch of this size is the first with one row, the first with several, or the first with many."""
         if rows == 1:
             return not self._single_done and self._first is None
         return self._first is None or (2 * self._first_rows < size and 2 * self._first_rows < rows)
 
     def _probed(self, batch: Tensor, rows: int, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
-        """Return a batch's logits once these passes over the whole batch, and ``alone`` of its rows alone, have run."""
+        """Return a batch's logits, once these passes over it, and ``alone`` of its rows by themselves, have run."""
         channels_last = batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last)
         self._format = torch.channels_last if channels_last and not batch.is_contiguous() else torch.contiguous_format
         if not whole and (rows == 1 or not alone):
@@ -264,7 +264,7 @@ class RowProbe:
         return self._forward(batch.contiguous(memory_format=self._format))
 
     def _probe(self, kind: str, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
-        """Run rows of the batch once more, among other rows as the kind says, and compare their logits."""
+        """Run rows of the batch again, among other rows as ``kind`` says, and compare their logits."""
         if kind == "permuted":
             self._probe_permuted(batch, before, logits)
             return
@@ -302,13 +302,13 @@ class RowProbe:
             self._compare_fresh(changed, output)
 
     def _is_rounding(self, kind: str, got: Tensor, expected: Tensor) -> bool:
-        """Whether rows at unchanged places differ no more than kernels that do not repeat their bits can explain."""
+        """Whether rows at unchanged positions differ by no more than kernels that do not repeat their bits explain."""
         if kind == "repeat" or not self._bits_repeat:
             return bool(_close(got, expected).all())
         return bool(_close(got, expected, _ROUNDING_UNITS * torch.finfo(expected.dtype).eps).all())
 
     def _probe_permuted(self, batch: Tensor, before: Tensor, logits: Tensor) -> None:
-        """Run the rows in another order, in the same memory, so that neither shape nor address identifies the batch."""
+        """Run the rows in another order in the same memory: neither shape nor address then identifies the batch."""
         order = torch.tensor(self._random.sample(range(len(batch)), len(batch)), device=batch.device)
         rows = Rows(before[order], torch.arange(len(batch), device=batch.device))
         batch.copy_(rows.batch)
@@ -318,7 +318,7 @@ class RowProbe:
         self._compare_fresh(rows.batch, got)
 
     def _probe_single(self, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
-        """Run the only row again, many times, and other inputs in between, in the row's memory."""
+        """Run the single row again many times, with other inputs in between, in the same memory."""
         if self._single_done or not self._single:
             self._single_done = True
             self._probe("repeat", batch, before, logits, exact)
@@ -337,10 +337,10 @@ class RowProbe:
         self._single_done = True
 
     def _compare_alone(self, rows: Rows, logits: Tensor) -> None:
-        """Compare rows of a batch with the logits [N, K], each in the smallest batch that the model takes.
+        """Run rows in the smallest batch that the model takes, and compare their logits with those of the batch [N, K].
 
-        Every second row is changed in the last bit of its largest element, so that a model cannot have kept an answer
-        for it.
+        In every second row, the last bit of the largest element is changed, so that the model cannot have stored its
+        logits.
         """
         batch, positions = rows
         if self._small is None:
@@ -354,7 +354,7 @@ class RowProbe:
             self._expect_close("alone", rows, logits[positions], None, got)
 
     def _compare_early(self, rows: Tensor, logits: Tensor) -> None:
-        """Compare rows of several batches with their logits, in one small batch; every second row is changed too."""
+        """Run rows of several batches in one small batch, every second row changed; compare their logits."""
         changed = rows.clone()
         for i in range(1, len(rows), 2):
             changed[i : i + 1] = _last_bit_changed(rows[i : i + 1])
@@ -364,7 +364,7 @@ class RowProbe:
             self._expect_close("alone", Rows(rows, positions), logits, None, output[: len(rows)])
 
     def _compare_fresh(self, batch: Tensor, logits: Tensor) -> None:
-        """Compare rows of a batch with the logits [N, K], in a batch of a size that the model has not had yet."""
+        """Run rows in a batch of a size that is new to the model, and compare their logits with those of the batch."""
         if self._small is None:
             return
         self._fresh = self._fresh % min(len(batch), _MOST_FRESH) + 1
@@ -375,7 +375,7 @@ class RowProbe:
             self._expect_close("alone", Rows(batch, positions), expected, None, output[: len(positions)])
 
     def _run_small(self, rows: Tensor) -> Tensor | None:
-        """Run a few rows, repeated up to the smallest batch that the model takes; None if it takes one size only."""
+        """Run a few rows, repeated to fill the smallest batch that the model takes; None if it takes only one size."""
         while self._small is not None:
             repeats = -(-self._small // len(rows))
             try:
@@ -393,9 +393,9 @@ class RowProbe:
         return None
 
     def _expect_close(self, kind: str, rows: Rows, expected: Tensor, moved: Rows | None, got: Tensor) -> None:
-        """Refuse the model if the logits [m, K] of rows differ from those expected by more than rounding explains.
+        """Refuse the model if the logits [m, K] of rows differ from the expected ones by more than rounding explains.
 
-        ``moved`` is where the rows ran; None for small batches.
+        ``moved`` holds the rows' positions in the second pass; None for small batches.
         """
         if got.shape != expected.shape:
             raise RowDependenceError(
@@ -426,7 +426,7 @@ class RowProbe:
             )
 
     def _amplifies_rounding(self, row: Tensor, deviation: float, needed: int) -> bool:
-        """Whether changing a row's [1, ...] last bits changes its logits, often enough, as much as they deviated."""
+        """Whether changes of the last bits of a row [1, ...] often change its logits as much as they deviated."""
         with watched(row) as arithmetic:
             alone = self._run_small(row)
         if alone is None:
@@ -449,7 +449,7 @@ class RowProbe:
         return changed[0] == 0 and changed[1] >= needed
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
-        """Choose rows at random, int64 [max(1, number)], after the given ends; no row repeats before all are chosen."""
+        """Draw rows, int64 [max(1, number)]; the given ends come first, and no row repeats before all were drawn."""
         number = max(1, number)
         chosen = list(ends or [])
         while len(chosen) < number:
@@ -460,7 +460,7 @@ class RowProbe:
     def _refuse_mixed(
         self, kind: str, before: Tensor, changed: Tensor, compared: _Compared, got: Tensor, *, drew: bool
     ) -> NoReturn:
-        """Refuse a model whose rows differ at unchanged places."""
+        """Refuse a model for which rows at unchanged positions differ."""
         first = before
         if kind == "later":  # the rows among those of another batch
             first = before.clone()
@@ -524,7 +524,7 @@ def tensor_versions(module: nn.Module) -> Versions:
 
 
 def _address(tensor: Tensor) -> int:
-    """Address of a tensor's values; oneDNN's own layout has none."""
+    """Return the address of a tensor's values; a tensor in oneDNN's own layout has none."""
     if tensor.is_mkldnn:
         return id(tensor)
     if tensor.layout != torch.strided:
@@ -533,14 +533,14 @@ def _address(tensor: Tensor) -> int:
 
 
 def _last_bit_changed(row: Tensor) -> Tensor:
-    """A copy of a row [1, ...] whose largest element is one unit larger."""
+    """Return a copy of a row [1, ...] whose largest element is one unit in the last place larger."""
     changed = row.clone(memory_format=torch.contiguous_format)
     changed.view(-1)[row.abs().argmax()] *= 1 + torch.finfo(row.dtype).eps
     return changed
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
-    """Which rows [m] differ by rounding only, by default within the tolerance of ``pyrobust.correctness``."""
+    """Which rows [m] differ by rounding alone; the default tolerance is that of ``pyrobust.correctness``."""
     tolerance = torch.finfo(b.dtype).eps ** 0.5 if tolerance is None else tolerance
     a, b = a.flatten(1), b.flatten(1)
     scale = b.masked_fill(~b.isfinite(), 0).abs().amax(dim=1, keepdim=True)
@@ -549,7 +549,7 @@ def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
 
 
 def _random_state(device: torch.device) -> tuple[Any, ...]:
-    """Return the states of torch's generators for the CPU and a GPU, and of NumPy's and Python's generators."""
+    """Return the states of torch's generators for the CPU and a GPU, and those of NumPy and Python."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     # NumPy's global generator, the one that models draw from.
     others = pickle.dumps(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002 - see above

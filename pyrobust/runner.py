@@ -290,12 +290,12 @@ class Runner:
         return logits
 
     def _opaque_unit(self, logits: Tensor) -> float:
-        """Rounding unit of a model that computes outside torch: that of its dtype, or the coarsest if it has none."""
+        """Return the rounding unit of a model that computes outside torch: its dtype's, or the coarsest."""
         expected = self.dtype if _first_tensor(self.model) is not None else torch.bfloat16
         return max(torch.finfo(dtype).eps for dtype in (expected, logits.dtype))
 
     def _output(self, batch: Tensor) -> object:
-        """Run the model, on a copy of the batch unless its first run left the input alone."""
+        """Run the model; unless its first run left the input unchanged, on a copy of the batch."""
         if self._writes_input is not False:
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
                 batch = batch.clone()
@@ -392,7 +392,7 @@ class Runner:
             ) from error
 
     def _largest_output(self, shape: tuple[int, ...], gradients: bool) -> int:
-        """Bytes of the largest output of any submodule for one input; 0 for a callable."""
+        """Return the bytes of the largest output of any submodule for one input; 0 for a callable."""
         sizes = [0]
 
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -437,7 +437,7 @@ class Runner:
         return max(1, min(_MAX_BATCH, int(_MEMORY_SHARE * free * rows / peak)))
 
     def _peak_memory(self, shape: tuple[int, ...], gradients: bool) -> int:
-        """Peak bytes on the GPU of a forward pass on a batch of this shape, with the input's gradient if asked for."""
+        """Return the peak bytes on the GPU of a forward pass on a batch of this shape, optionally with the gradient."""
         with self.session(gradients=gradients or self._gradients):
             start = torch.cuda.memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -455,7 +455,7 @@ class Runner:
 
 
 def _heap_rows(row_bytes: int) -> int:
-    """Number of rows whose largest activation the heap holds; no limit if it does not hold even one."""
+    """Return how many rows' largest activations fit in the heap; no limit if not even one fits."""
     return _HEAP_BYTES // row_bytes or sys.maxsize
 
 

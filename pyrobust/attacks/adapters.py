@@ -226,7 +226,7 @@ class AdaptedAttack(AdversarialAttack):
         return x_adv
 
     def _checked(self, points: Any, x: Tensor) -> Tensor:
-        """The points in the dtype and on the device of x; raise unless they are a float tensor of its shape."""
+        """Convert points to the dtype and device of x; raise unless they are a float tensor in the shape of x."""
         if isinstance(points, np.ndarray):
             points = torch.from_numpy(points)
         if not isinstance(points, Tensor) or not points.dtype.is_floating_point:
@@ -237,7 +237,7 @@ class AdaptedAttack(AdversarialAttack):
         return points.detach().to(x.device)
 
     def _fitted(self, points: Tensor, x: Tensor) -> tuple[Tensor, int, float]:
-        """The points moved into ball and clip range, how many were outside, and their largest excess distance."""
+        """Move points into the ball and the clip range; also return how many were outside, and their largest excess."""
         finite = points.isfinite().flatten(1).all(1)
         points = torch.where(finite.view(-1, *[1] * (x.dim() - 1)), points, x.to(points.dtype))
         epsilon = self._epsilons(len(x))
@@ -253,7 +253,7 @@ class AdaptedAttack(AdversarialAttack):
 
 
 def _library(attack: Any) -> str:
-    """The library that an attack object's classes belong to; empty for a function."""
+    """Name the library that defines the classes of an attack object; empty for a function."""
     names = {base.__module__.split(".")[0] for base in type(attack).__mro__}
     return next((name for name in ("foolbox", "torchattacks", "art") if name in names), "")
 
@@ -316,7 +316,7 @@ def _function(attack: Callable[..., Any], model: nn.Module, x: Tensor, labels: T
 
 
 class _Logits(nn.Module):
-    """A runner's model for other libraries: logits of a batch on its device, float32 or float64."""
+    """A runner's model as other libraries call it: logits of a batch on its device, float32 or float64."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__()
@@ -342,7 +342,7 @@ def _function_name(attack: Any) -> str:
 
 
 def _described(value: Any, model: Classifier, depth: int) -> dict[str, Any]:
-    """Settings of an attack object or function, nested; its library's objects are read in the same way."""
+    """Collect the settings of an attack object or function, including those of objects of its library in them."""
     if isinstance(value, functools.partial):
         inner = {**({"args": list(value.args)} if value.args else {}), **value.keywords}
         return {**_described(value.func, model, depth), **_plain(inner, model, depth)}
@@ -355,7 +355,7 @@ def _described(value: Any, model: Classifier, depth: int) -> dict[str, Any]:
 
 
 def _plain(values: dict[str, Any], model: Classifier, depth: int) -> dict[str, Any]:
-    """The values by name: containers and attack objects are expanded; models, devices and loggers are left out."""
+    """Return the values by name: expand containers and attack objects, and leave out models, devices and loggers."""
     result: dict[str, Any] = {}
     for name, value in values.items():
         if value is model or isinstance(value, torch.device) or "estimator" in name or "writer" in name:
@@ -374,7 +374,7 @@ def _plain(values: dict[str, Any], model: Classifier, depth: int) -> dict[str, A
 
 
 def _is_plain(name: str, value: Any) -> bool:
-    """Whether a run stores the setting as it is."""
+    """Whether a run can store the setting unchanged."""
     if isinstance(value, str):
         return len(name) <= 64 and len(value) <= 256 and value.isprintable()
     return len(name) <= 64 and (value is None or isinstance(value, bool) or is_finite(value))

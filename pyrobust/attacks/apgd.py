@@ -113,7 +113,7 @@ class APGD(BatchAttack):
         state.finish(best.x)
 
     def _run_targets(self, state: AttackState, best: Best) -> None:
-        """Run each target class in turn, in order of decreasing clean logit."""
+        """Run each target class in turn, beginning with the class of the largest clean logit."""
         logits = state.logits(state.x)
         classes = logits.shape[1]
         if classes < 4:
@@ -127,7 +127,7 @@ class APGD(BatchAttack):
                     others = self._run_once(state, best, dlr_toward, others, column, draw)
 
     def _run_once(self, state: AttackState, best: Best, loss: Loss, targets: Tensor, column: int, draw: int) -> Tensor:
-        """Do one run from a random start; return the targets [B, T] of the examples not yet fooled."""
+        """Do one run from a random start; return the targets [B, T] of the examples that are not fooled yet."""
         l1 = self.norm == "l1"
         delta = state.noise("gaussian", draw)[:, 0] if l1 else state.norm.start(state.noise, draw, state.epsilon)
         for factor, steps in self._schedule():
@@ -151,7 +151,7 @@ class APGD(BatchAttack):
         return targets
 
     def _check_gradient(self, gradient: Tensor) -> None:
-        """Flag examples whose DLR loss has a zero gradient at the start: their steps go nowhere."""
+        """Flag the examples whose DLR loss has a zero gradient at the start, since no step can move them."""
         count = int((gradient == 0).flatten(1).all(1).sum())
         if count:
             self._flag_zero_gradient(count)
@@ -167,7 +167,7 @@ class APGD(BatchAttack):
             )
 
     def _schedule(self) -> list[tuple[float, int]]:
-        """For each phase of a run: (multiple of epsilon, steps)."""
+        """Return the phases of a run, each as (multiple of epsilon, number of steps)."""
         if not self.multi_epsilon:
             return [(1.0, self.steps)]
         phases, remaining = [], self.steps
@@ -180,7 +180,7 @@ class APGD(BatchAttack):
 
 @dataclasses.dataclass
 class _Iterates:
-    """Per-example tensors of a run, [B] or [B, ...], so that ``AttackState.retire`` can drop their rows."""
+    """The per-example tensors of a run, [B] or [B, ...]; ``AttackState.retire`` drops the rows of finished examples."""
 
     x_adv: Tensor
     previous: Tensor  # the iterate before x_adv
@@ -264,7 +264,7 @@ def ascend(
 def _begin(
     state: AttackState, loss: Loss, x_adv: Tensor, epsilon: Tensor, targets: Tensor, column: int, *, sparse: bool
 ) -> tuple[_Iterates, Tensor]:
-    """The run before its first step, and the verdict on its starting points."""
+    """Begin a run: return its state before the first step, and whether its starting points fool the model."""
     _, value, gradient, verdict = state.gradient(x_adv, loss, targets[:, column])
     coordinates = state.x[0].numel()
     changed = _count_changed(state, x_adv) if sparse else torch.full_like(epsilon, coordinates)
@@ -289,7 +289,7 @@ def _begin(
 
 
 def _retire(state: AttackState, run: _Iterates, best: Best, verdict: Tensor) -> None:
-    """``AttackState.retire`` for all tensors of the run."""
+    """Call ``AttackState.retire`` for all tensors of the run."""
     names = [field.name for field in dataclasses.fields(run)]
     *kept, best.x, best.value = state.retire(verdict, *(getattr(run, name) for name in names), best.x, best.value)
     for name, tensor in zip(names, kept, strict=True):
@@ -297,7 +297,7 @@ def _retire(state: AttackState, run: _Iterates, best: Best, verdict: Tensor) -> 
 
 
 def _momentum_step(state: AttackState, run: _Iterates, *, first: bool) -> Tensor:
-    """The step of linf and l2; the first step has no momentum."""
+    """Return the next iterates in linf and l2; the first step has no momentum."""
     ball = state.ball._replace(epsilon=run.epsilon)
     if first:
         return state.norm.step(run.x_adv, run.gradient, run.step, ball)
@@ -305,7 +305,7 @@ def _momentum_step(state: AttackState, run: _Iterates, *, first: bool) -> Tensor
 
 
 def _sparse_step(state: AttackState, run: _Iterates) -> Tensor:
-    """The step of l1, on a share of the coordinates that can move."""
+    """Return the next iterates in l1; a step changes a share of the coordinates that can move."""
     coordinates = state.x[0].numel()
     k = (run.share * coordinates).floor_().clamp_(min=1).long()
     return l1_step_in_ball(
@@ -314,7 +314,7 @@ def _sparse_step(state: AttackState, run: _Iterates) -> Tensor:
 
 
 def _check_progress(run: _Iterates, interval: int, rho: float) -> None:
-    """Checkpoint of linf and l2: halve the step size of stalled examples and restart them from their best points."""
+    """Check progress in linf and l2: halve the step of stalled examples and restart them from their best points."""
     halve = (run.rises <= rho * interval) | (~run.halved & (run.checked_value >= run.best_value))
     run.step = torch.where(halve, run.step / 2, run.step)
     run.halved = halve
@@ -324,7 +324,7 @@ def _check_progress(run: _Iterates, interval: int, rho: float) -> None:
 
 
 def _check_sparsity(state: AttackState, run: _Iterates) -> None:
-    """Checkpoint of l1: restart with full steps if the best point has become sparser, else shorten the steps."""
+    """Check progress in l1: restart with full steps if the best point has become sparser, else shorten the steps."""
     changed = _count_changed(state, run.best_x)
     sparser = changed < _L1_SPARSER * run.changed
     shorter = torch.maximum(run.step / _L1_DIVISOR, run.epsilon * _L1_LEAST_STEP)
@@ -341,5 +341,5 @@ def _return_to_best(run: _Iterates, mask: Tensor) -> None:
 
 
 def _count_changed(state: AttackState, x_adv: Tensor) -> Tensor:
-    """Number of coordinates that differ from x, float64 [B]."""
+    """Count the coordinates that differ from x, float64 [B]."""
     return count_changed(x_adv, state.x).double()

@@ -358,7 +358,7 @@ class AutoAttack(Ensemble):
         targeted: bool,
         classes: int,
     ) -> tuple[Tensor, CertifiedFirst]:
-        """Try to prove those examples that are still robust; return bool [N] and the report."""
+        """Try to prove the examples that are still robust; return which ones are proved, bool [N], and the report."""
         proved, seconds = torch.zeros_like(robust), 0.0
         reason = "the attack is targeted, and proofs are about all other classes" if targeted else None
         for name, attack in attacks.items():
@@ -404,7 +404,7 @@ class AutoAttack(Ensemble):
         index: Tensor,
         x_adv: Tensor,
     ) -> int:
-        """Check for zero gradients where the attack would start on proved examples; return the number of rows used."""
+        """Check for zero gradients at an attack's starts on proved examples; return the number of rows run."""
         starts = copy.copy(attack)
         vars(starts)["steps"] = 0  # set directly, since the declaration refuses 0
         fooled = self._run(
@@ -419,17 +419,17 @@ class AutoAttack(Ensemble):
         return starts.forwards
 
     def _flag(self, flag: Flag) -> None:
-        """Keep a flag; log it only if it is the first of its name since construction."""
+        """Store a flag; log it only if no flag of this name was logged since construction."""
         if flag.name not in self._warned:
             self._warned.add(flag.name)
             logger.warning("%s", flag.message)
         self._flags.setdefault(flag.name, flag)
 
     def _ended(self, name: str, position: int, examples: int, success: bool) -> None:
-        """Hook, called when the named attack ends for one of the ``examples`` that it runs on."""
+        """Called when the named attack ends for one of its ``examples``; subclasses may override it."""
 
     def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
-        """Radius of each example in the given attack, float64 [N] on the CPU."""
+        """Return the radius of each example in the given attack, float64 [N] on the CPU."""
         return self._epsilons(examples, epsilon)
 
     def _run(
@@ -444,7 +444,7 @@ class AutoAttack(Ensemble):
         targeted: bool,
         x_adv: Tensor,
     ) -> Tensor:
-        """Attack these rows, write the points that fool the model to x_adv, and return the fooled rows."""
+        """Attack these rows; write the points that fool the model to x_adv, and return the rows of these points."""
         fooled: list[int] = []
 
         def note(row: int, success: bool, point: Tensor) -> None:
@@ -484,7 +484,7 @@ class AutoAttack(Ensemble):
             self._flag(Flag("square", message, drop))
 
     def _runnable(self, classes: int, targeted: bool) -> dict[str, BatchAttack]:
-        """The attacks that can run with this number of classes."""
+        """Return the attacks that can run with this number of classes."""
         dlr_classes = 4 if targeted else 3
         runnable: dict[str, BatchAttack] = {}
         for name, attack in self.attacks.items():
@@ -512,7 +512,7 @@ class AutoAttack(Ensemble):
         return runnable
 
     def _check_model(self, queries: Queries, x: Tensor) -> int:
-        """Return the number of classes; warn about models whose result would be unreliable."""
+        """Return the number of classes; warn about models for which the result would be unreliable."""
         batch = self.runner.batch(x[:CHECKED_EXAMPLES])
         with self.runner.session(gradients=True):
             first = queries.logits(batch)

@@ -82,7 +82,7 @@ class BPDA(nn.Module):
 
 
 class _GradientOfSecond(torch.autograd.Function):
-    """(value, surrogate) → value, with the derivative of surrogate."""
+    """Maps (value, surrogate) to value, with the derivative of the surrogate."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, surrogate: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ class Prover:
         clip: tuple[float, float] | None,
         proved: Tensor,
     ) -> str | None:
-        """Mark the proved examples; return the reason if none can be proved."""
+        """Mark the proved examples in ``proved``; if no example can be proved, return the reason."""
         # Imported here, since attacks without proofs do not need it.
         from pyrobust.bounds import BoundOptions
         from pyrobust.bounds.deployed_arithmetic import other_convolutions
@@ -170,7 +170,7 @@ class Prover:
         return None
 
     def _bounded_model(self, x: Tensor) -> BoundedModel:
-        """The ``BoundedModel`` of the model, for inputs like x."""
+        """Return the ``BoundedModel`` of the attacked model for inputs like x."""
         from pyrobust.bounds import BoundedModel
         from pyrobust.zoo.hashing import model_hash
 

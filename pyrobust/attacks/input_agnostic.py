@@ -81,17 +81,17 @@ class InputAgnosticAttack(AttackedModel):
         return x, class_labels("y", y, len(x))
 
     def _minibatches(self, examples: int) -> Iterator[Tensor]:
-        """Rows of the minibatches, epoch by epoch, in random order."""
+        """Yield the rows of each minibatch, epoch by epoch, in random order."""
         generator = torch.Generator().manual_seed(self.seed)
         for _ in range(self.epochs):
             yield from torch.split(torch.randperm(examples, generator=generator), self.batch_size)
 
     def _classes(self, x: Tensor) -> Tensor:
-        """Predicted classes, int64 [N] on the CPU; -1 for none."""
+        """Return predicted classes, int64 [N] on the CPU; -1 where there is none."""
         return Queries(self.runner).judge.classes(x)
 
     def _gradients(self, queries: Queries, x_adv: Tensor, y: Tensor, name: str, targeted: bool, limit: float) -> Tensor:
-        """Gradients [B, ...] of min(loss, limit) with respect to x_adv, on its device, times one positive factor."""
+        """Compute gradients [B, ...] of min(loss, limit) with respect to x_adv, on x_adv's device, up to a factor."""
         labels = y.to(self.runner.device_for(x_adv))
         weights: list[Tensor] = []  # sizes of the derivatives with respect to the logits, which ``Queries`` leaves out
 
@@ -107,7 +107,7 @@ class InputAgnosticAttack(AttackedModel):
         return gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(per_example(weight, gradient)).to(x_adv.device)
 
     def _rates(self, x: Tensor, y: Tensor, x_adv: Tensor) -> dict[str, Rate]:
-        """Rates of the predictions at x and x_adv, with their exact intervals."""
+        """Compute rates of the predictions at x and x_adv, with exact confidence intervals."""
         clean, adversarial = self._classes(x), self._classes(x_adv)
         rates = {
             "clean_accuracy": clean_accuracy(clean, y),

@@ -244,7 +244,7 @@ class AdversarialPatch(InputAgnosticAttack):
         return rates
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions [P, 2] for the optimisation, and [Q, 2] for the evaluation."""
+        """Draw positions [P, 2] for the optimisation and [Q, 2] for the evaluation."""
         spare = [side - size for side, size in zip(x.shape[2:], self.size, strict=True)]
         if min(spare) < 0:
             expected = f"[N, C, H, W] of at least {self.size[0]} x {self.size[1]} pixels"
@@ -285,7 +285,7 @@ def _pair(name: str, value: Sequence[int]) -> list[int]:
 
 
 def _mask(mask: Tensor | None, size: tuple[int, int]) -> Tensor:
-    """Check the mask of a patch; by default, all of its pixels."""
+    """Check the mask of a patch; the default mask covers the whole patch."""
     if mask is None:
         return torch.ones(size, dtype=torch.bool)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

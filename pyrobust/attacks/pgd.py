@@ -85,7 +85,7 @@ class PGD(BatchAttack):
         return state.start(restart) if self.random_start else state.x.clone()
 
     def _ascend(self, state: AttackState, best: Best, loss: Loss, x_adv: Tensor) -> None:
-        """Run the steps from one start, then one more forward pass for the last iterate."""
+        """Do the steps from one start, and a final forward pass for the last iterate."""
         velocity = torch.zeros_like(x_adv) if self.momentum else x_adv[:, :0]
         step = self._step_sizes(state)
         for _ in range(self.steps):

@@ -180,28 +180,28 @@ class TransferAttack(BatchAttack):
     _first_draw = 1
 
     def _first(self, state: AttackState) -> Tensor:
-        """The first iterates [B, ...]."""
+        """Return the first iterates [B, ...]."""
         return state.x
 
     def _radius(self, state: AttackState) -> Tensor:
-        """The radius [B] of which the neighborhood is a multiple."""
+        """Return the radius [B]; the size of the neighborhood is a multiple of it."""
         return state.epsilon
 
     def _lead(self, coordinates: int) -> int:
-        """The factor, besides step and momentum, by which the velocity looks ahead."""
+        """Return the factor, besides step size and momentum, by which the velocity looks ahead."""
         return coordinates
 
     def _mean(self, gradients: Iterator[Tensor]) -> Tensor:
-        """The mean of the gradients of the neighbors."""
+        """Average the gradients of the neighbors."""
         return functools.reduce(torch.add, (gradient / self.neighbors for gradient in gradients))
 
     def _normalized(self, gradient: Tensor) -> Tensor:
-        """The gradient divided by its l1 norm."""
+        """Divide the gradient by its l1 norm."""
         length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
         return gradient / per_example(length, gradient)
 
     def _draws(self, state: AttackState) -> Tensor | None:
-        """Uniform numbers in [0, 1] for all steps, [B, steps, 4]."""
+        """Draw uniform numbers in [0, 1] for all steps, [B, steps, 4]."""
         if not self.diversity:
             return None
         noise = state.noise("uniform", 0, shape=(self.steps * _DRAWS,))[:, 0]
@@ -239,7 +239,8 @@ class Gradients(abc.ABC):
 class _SurrogateGradients(Gradients):
     """The gradients of the surrogate's loss.
 
-    They are divided by the size of the loss's derivative, which may underflow; the size is the same within a step.
+    They are divided by the size of the loss's derivative, since the derivative may underflow; within a step, all are
+    divided by the same size.
     """
 
     def __init__(self, attack: TransferAttack, state: AttackState) -> None:
@@ -327,7 +328,7 @@ def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Te
 
 
 def _interpolation(side: int, size: Tensor, coordinate: Tensor, least: float, kept: Tensor) -> Tensor:
-    """Matrices [B, side, side] that shrink and move a signal; the identity where ``kept``."""
+    """Make matrices [B, side, side] that shrink and shift a signal; the identity for the examples in ``kept``."""
     smallest = math.ceil(least * side)
     new = (smallest + (size * (side - smallest + 1)).floor()).clamp_(max=side)
     first = (coordinate * (side - new + 1)).floor().minimum(side - new)

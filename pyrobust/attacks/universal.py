@@ -219,7 +219,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         return self._rates(x, y, result.apply(x))
 
     def _gradient(self, queries: Queries, x: Tensor, y: Tensor, delta: Tensor) -> Tensor:
-        """Gradient [1, ...] of the minibatch's loss with respect to delta."""
+        """Compute the gradient [1, ...] of the minibatch's loss with respect to delta."""
         x_adv = _added(x, delta[0], self.clip_min, self.clip_max)
         gradient = self._gradients(queries, x_adv, y, self.loss, False, self.beta)
         # A clipped coordinate does not move with delta.
@@ -228,5 +228,5 @@ class UniversalPerturbation(InputAgnosticAttack):
 
 
 def _added(x: Tensor, delta: Tensor, clip_min: float, clip_max: float) -> Tensor:
-    """The points x + delta, clipped, and rounded toward x."""
+    """Return the points x + delta, clipped to the range and rounded toward x."""
     return add_perturbation(x, delta.to(x).expand_as(x).contiguous(), *finite_ends(clip_min, clip_max))

@@ -112,7 +112,7 @@ def _usual(grid: list[tuple[int, float]], assumed: Parameters) -> list[tuple[int
 
 
 def _two_digits(first: int, last: int) -> Iterator[int]:
-    """Whole numbers from 10**first of at most two significant digits, and usual n plus usual n0."""
+    """Yield whole numbers of at most two significant digits from 10**first on, and sums of a usual n and a usual n0."""
     for exponent in range(first, last):
         yield from (m * 10 ** (exponent - 1) for m in range(10, 100))
     yield from (m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0)
@@ -124,7 +124,7 @@ def _one_digit_alphas() -> Iterator[float]:
 
 
 def _whole_numbers(low: float, high: float) -> list[int]:
-    """All whole numbers of an interval, or, if they are many, the roundest and the sums of usual n and usual n0."""
+    """Return all whole numbers of an interval; if they are many, only the roundest, and sums of a usual n and n0."""
     first, last = math.ceil(low), math.floor(high)
     together = [m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0 if first <= m + n0 <= last]
     if last - first < _ALL_WHOLE:

@@ -290,7 +290,7 @@ def log_of_run(
 
 
 def _stored(header: Header, origin: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a log that the header of its run states, with notes on arguments that differ."""
+    """Read a log's fields from the header of its run; note arguments that differ from them."""
     smoothed, parameters = header.type.smoothed, header.parameters
     names = ("n", "alpha", "sigma")
     return {
@@ -356,7 +356,7 @@ def _most_common(counts: _Ints) -> int:
 
 
 def _judge(values: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> ParameterJudgement | None:
-    """Judge printed radii, with the usual n and alpha unless they are given; None for an unknown sigma.
+    """Judge printed radii; n and alpha that are not given are assumed to be usual. None if sigma is unknown.
 
     Usual values complete the given ones, unless other values that are consistent with these are likelier.
     """

@@ -48,7 +48,7 @@ def _zeros(
     abstained: int,
     parameters: Parameters | None,
 ) -> Iterator[AuditFinding]:
-    """Flag rows with radius 0, since radii that print as 0 are as rare as the next larger ones."""
+    """Flag rows whose radius prints as 0, since chance gives few such rows."""
     count = int(zero.sum())
     unit = float(10.0 ** -float(log.decimals[zero].min())) if log.decimals is not None else 0.0
     near = int(((log.radius > 0) & (log.radius < 2.5 * unit) & (log.prediction >= 0)).sum())
@@ -110,7 +110,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[A
 
 
 def _surprise(correct: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
-    """Log-likelihood ratio of more correct rows among the smallest radii than above, their number, and both shares."""
+    """Test whether more rows are correct among the smallest radii than above: log-likelihood ratio, number, shares."""
     share, after = float(correct[:lead].mean()), float(correct[lead : (1 + _ABOVE) * lead].mean())
     if share <= after:
         return 0.0, lead, share, after

@@ -59,7 +59,7 @@ def check_copies(log: CertificationLog) -> Iterator[AuditFinding]:
 
 
 def _code(*columns: npt.NDArray[np.float64] | _Ints) -> _Ints:
-    """Number the distinct rows of columns."""
+    """Number the distinct rows of some columns."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values = np.unique(column, return_inverse=True)[1].astype(np.int64)
@@ -68,7 +68,7 @@ def _code(*columns: npt.NDArray[np.float64] | _Ints) -> _Ints:
 
 
 def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
-    """Rows that share content with rows of the same time far more often than with rows of any time."""
+    """Mark copies among rows of equal time, if chance cannot explain how many of these rows have equal content."""
     order = np.lexsort((np.arange(len(content)), content, seconds))
     same_time = seconds[order][1:] == seconds[order][:-1]
     same = same_time & (content[order][1:] == content[order][:-1])
@@ -84,9 +84,10 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
 
 
 def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
-    """Rows of blocks that repeat an earlier block, if chance cannot explain this at the contents' frequencies.
+    """Flag the rows of blocks that repeat an earlier block, if chance cannot explain this repetition.
 
-    In logs sorted by class, neighbours share their label; in such logs contents are compared within each label.
+    Chance is computed from the frequencies of the contents. In logs sorted by class, neighbours share their label;
+    there, contents are compared within each label.
     """
     size = len(content)
     copied = np.zeros(size, dtype=bool)

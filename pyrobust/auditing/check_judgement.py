@@ -71,7 +71,7 @@ def check_judgement(log: CertificationLog, judgement: ParameterJudgement, usable
 
 
 def _unreached(fit: Fit) -> list[Pile]:
-    """The pile at the upper end of the radii if it lies below the maximum: saturated radii of other parameters."""
+    """Find the pile at the upper end of the radii if it lies below the maximum: it suggests other parameters."""
     pile = fit.radii.saturation()
     if pile is None or fit.beyond.any() or not fit.radii.rows or pile.agrees(fit.parameters.maximum):
         return []
@@ -83,7 +83,7 @@ def _pile_evidence(piles: Sequence[Pile]) -> float:
 
 
 def _reasons(fit: Fit) -> str:
-    """Describe the radii that contradict parameters."""
+    """Describe the radii that contradict the parameters."""
     rows, count = fit.radii.rows, fit.radii.count
     problems = (
         (int(count[fit.beyond].sum()), f"exceed the maximum, {fit.parameters.maximum:.6g}"),
@@ -99,7 +99,7 @@ def _reasons(fit: Fit) -> str:
 
 
 def _describe(parameters: Parameters, assumed: Parameters) -> str:
-    """Describe the parameters that differ; say so if n is the sum of selection and estimation samples."""
+    """Describe the parameters that differ; say if n is the sum of the samples for selection and estimation."""
     words = []
     for name in parameters.differing(assumed):
         value = getattr(parameters, name)
@@ -182,7 +182,7 @@ def _change(log: CertificationLog, usable: _Mask, change: Change) -> AuditFindin
 def _rows(
     log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached: Sequence[Pile]
 ) -> Iterator[AuditFinding]:
-    """Flag rows that the parameters do not give although they explain the other rows."""
+    """Flag rows that the parameters cannot give, although they explain the other rows."""
     parameters, printed = fit.parameters, fit.radii
 
     def rows_of(distinct: _Mask) -> _Mask:
@@ -216,7 +216,7 @@ def _rows(
 
 
 def _origin_of(pile: Pile, parameters: Parameters) -> str:
-    """Describe the usual n or sigma whose maximum radius is that of a pile; "" if there is none."""
+    """Describe the usual n or sigma whose maximum radius equals that of a pile; "" if there is none."""
     saturation, n, alpha, sigma = (
         Saturation(pile.radius, pile.rows, pile.decimals),
         parameters.n,

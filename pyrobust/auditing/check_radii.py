@@ -94,7 +94,7 @@ def check_certificates(log: CertificationLog) -> Iterator[AuditFinding]:
 
 
 def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterator[AuditFinding]:
-    """Judge radii against the largest pile, which lies at the maximum or a few votes below it."""
+    """Judge radii relative to the largest pile, which lies at the maximum or a few votes below it."""
     message, pile = "sigma unknown: pass --sigma to check radii and count votes", printed.saturation()
     if pile is not None and pile.rows >= _LIKELY_PILE:
         n, alpha = log.n or USUAL_N, log.alpha or USUAL_ALPHA
@@ -130,7 +130,7 @@ def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[AuditFindin
 
 
 def _notes(log: CertificationLog, judgement: ParameterJudgement) -> Iterator[AuditFinding]:
-    """Note rounding and saturation under the assumed parameters, and which of these nobody stated."""
+    """Note rounding and saturation under the assumed parameters, and which parameters the log does not state."""
     fit = judgement.assumed
     if judgement.innocent is not fit:
         return

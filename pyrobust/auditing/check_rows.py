@@ -200,9 +200,9 @@ def check_numbering(log: CertificationLog) -> Iterator[AuditFinding]:
 def _last_class(values: npt.NDArray[np.int64]) -> int:
     """Return the largest class that is not a stray; -1 if there is none.
 
-    A stray is rare. It is also either so far above all other classes that, if frequencies differ by at most a factor of
-    four, some class would lie in between, or much rarer than all others; by chance, either has a probability below
-    10⁻⁹.
+    A stray is rare, and satisfies one of two conditions. It is so far above all other classes that some class would lie
+    in between if frequencies differed by at most a factor of four; or it is much rarer than all others. By chance,
+    either has a probability below 10⁻⁹.
     """
     classes, counts = np.unique(values, return_counts=True)
     while len(classes) > 1:

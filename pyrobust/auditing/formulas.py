@@ -69,8 +69,8 @@ def _gaussian_radius(tail: float) -> float:
 def _binomial(tail: _Floats, n: _Floats, z: _Floats, exact: Callable[[_Floats, _Ints], _Floats]) -> _Floats:
     """Binomial quantile of 1 - tail at the normal quantile z, by the expansion of Cornish and Fisher (1938).
 
-    Where two neighbouring values, the ends of the interval for one radius, are close, it is ``exact``, a function of
-    tails [N] and of their candidates [N].
+    If two candidates, the neighbouring values for one radius, are close, ``exact`` decides; it takes tails [N] and the
+    candidates [N].
     """
     variance = n * tail * (1 - tail)
     votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + np.copysign(0.5, z)

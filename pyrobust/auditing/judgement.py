@@ -123,7 +123,7 @@ def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
 def _screened(
     radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
 ) -> list[Fit]:
-    """Fits of all radii by the candidates that the largest radii allow and the most telling ones make likeliest."""
+    """Fit all radii by the candidates that the largest radii allow and the most informative radii make likeliest."""
     largest, telling = radii.largest(_SCREENED), radii.furthest_apart(_SCREENED, assumed.sigma)
     few = largest.every(max(1, len(largest.value) // _FIRST))
     same = np.array_equal([largest.value, largest.decimals], [telling.value, telling.decimals])
@@ -142,7 +142,7 @@ def _screened(
 
 
 def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Parameters], list[float]]:
-    """The candidates (all of one formula) that give most of the radii, and their scores without piles."""
+    """Return the candidates, all with one formula, that give most of the radii, and their scores without piles."""
     if candidates:
         candidates = [*compress(candidates, Fits(radii, candidates).beyond.mean(axis=1) <= _MISFITS)]
     if not candidates:
@@ -153,7 +153,7 @@ def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Pa
 
 
 def _fewer_samples(radii: PrintedRadii, assumed: Parameters, current: Fit) -> list[Fit]:
-    """Fits with smaller n, which give so few radii that chance does not explain a log with no other radii."""
+    """Fit smaller n: they allow so few radii that chance cannot explain a log that contains no other radii."""
     fits = []
     largest = radii.largest(_SCREENED)
     for n in ROUND_N:

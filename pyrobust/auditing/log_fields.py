@@ -55,7 +55,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class _Scan:
-    """Digits of each field of a column; valid only where ``plain`` is true."""
+    """The digits of each field of a column; valid only where ``plain`` is true."""
 
     mantissa: IntArray
     decimals: IntArray
@@ -192,7 +192,7 @@ def _time(text: str) -> float:
 def _parse_rest(
     fields: Fields, done: npt.NDArray[np.bool_], parse: Callable[[str], float], values: npt.NDArray[Any]
 ) -> None:
-    """Parse the fields that are not parsed yet, one at a time, into ``values``."""
+    """Parse one by one the fields that are not parsed yet, and write them to ``values``."""
     for row in np.flatnonzero(~done).tolist():
         text = fields[row]
         try:

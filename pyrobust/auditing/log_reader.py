@@ -90,7 +90,7 @@ def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumn
 
 
 def _translated(path: Path, reader: LogReader) -> bytes:
-    """The rows of a reader as a tab-separated log, to be checked as such; rows keep their line numbers."""
+    """Write the rows of a reader as a tab-separated log, which is then checked; rows keep their line numbers."""
     lines: list[str] = []
     names: list[str] = []
     for number, row in enumerate(reader(path), start=2):
@@ -193,7 +193,7 @@ def _blocks(file: Any, names: list[str], findings: list[AuditFinding]) -> Iterat
 
 
 def _is_complete(line: bytes, previous: bytes, names: list[str]) -> bool:
-    """Whether a last line without line end has all fields, and its last field looks like the one above it."""
+    """Whether a last line without line end has all fields and ends with a field like that of the line above."""
     fields = line.strip(b"\r\n").split(b"\t")
     if len(fields) != len(names) or not all(fields):
         return False
@@ -214,7 +214,7 @@ def _report_truncated(line: bytes, findings: list[AuditFinding]) -> None:
 
 
 def _strip_end(block: bytes, width: int, findings: list[AuditFinding], truncated: bool) -> bytes:
-    """Drop blank lines at the end of the file and, unless ``truncated``, a last line with too few fields."""
+    """Drop blank lines at the end of the file; unless ``truncated``, also drop a last line with too few fields."""
     stripped = block.rstrip(b"\r\n")
     if not stripped:
         return b""

@@ -88,7 +88,7 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
 
 
 def _densest(marked: _Mask) -> _Mask | None:
-    """Mask of the block with the largest excess of marked rows over an even spread; None if chance explains it."""
+    """Mark the block with the largest excess of marked rows over an even spread; None if chance explains the excess."""
     total = int(marked.sum())
     excess = np.append(0.0, np.cumsum(marked) / total - np.arange(1, len(marked) + 1) / len(marked))
     lowest, highest = int(excess.argmin()), int(excess.argmax())
@@ -100,7 +100,7 @@ def _densest(marked: _Mask) -> _Mask | None:
 
 
 def _largest_sum(scores: _Floats) -> tuple[float, int, int]:
-    """Return the largest sum of consecutive scores, with its interval."""
+    """Find the interval of consecutive scores with the largest sum; return this sum and the interval."""
     total = np.append(0.0, np.cumsum(scores))
     least = np.minimum.accumulate(total)
     stop = int((total - least).argmax())
@@ -115,7 +115,7 @@ def _explanations(radius: _Floats, decimals: _Ints, assumed: Parameters, free: I
 
 
 def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> list[Parameters]:
-    """Smaller usual n that explain the first or the second half of the rows far better."""
+    """Return smaller usual n that explain the first or the second half of the rows far better."""
     half, changes = len(radius) // 2, []
     if half < _MIN_PIECE:
         return []
@@ -133,7 +133,7 @@ def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> lis
 def _fits(
     radii: PrintedRadii, tried: Iterable[Parameters], assumed: Parameters, free: Iterable[str]
 ) -> tuple[Fit, ...]:
-    """Fits of the radii by the parameters that explain them best, usual parameters first."""
+    """Fit the radii by the parameters that explain them best; usual parameters come first."""
     fits = [Fit(radii, parameters) for parameters in dict.fromkeys(tried)]
     best = max((fit.score for fit in fits), default=0.0)
     fitting = [fit for fit in fits if fit.score >= best - AS_WELL]

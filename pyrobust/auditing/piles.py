@@ -75,7 +75,7 @@ def find_piles(
     rows = int(count.sum())
 
     def rows_in(low: _Ints, high: _Ints) -> _Floats:
-        """Number of rows whose votes may lie in each range."""
+        """Count the rows whose votes may lie in each range."""
         below = most_rows[np.searchsorted(sorted_most, low)]
         above = rows - least_rows[np.searchsorted(sorted_least, high, side="right")]
         return np.asarray(rows - below - above, dtype=np.float64)
@@ -90,7 +90,7 @@ def find_piles(
 
 
 def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
-    """ln(C(n, k)² / (C(n, k - d)·C(n, k + d)))."""
+    """Compute ln(C(n, k)² / (C(n, k - d)·C(n, k + d)))."""
 
     def log_binomial(j: _Ints) -> _Floats:
         return np.asarray(-special.betaln(n - j + 1.0, j + 1.0), dtype=np.float64)

@@ -103,6 +103,6 @@ class PrintedRadii:
 
 
 def _round_to(value: _Floats, bits: int) -> tuple[_Floats, _Floats]:
-    """Round to a significand of the given number of bits; return the nearest floats and their distances."""
+    """Round to a significand of this many bits; return the nearest floats and the distances to them."""
     step = 2.0 ** (np.floor(np.log2(value)) + 1 - bits)
     return np.round(value / step) * step, step

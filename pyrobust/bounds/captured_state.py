@@ -18,7 +18,7 @@ _SAMPLES = 8
 
 
 class _Held(NamedTuple):
-    """A tensor as captured, and the dictionary of its module that holds it."""
+    """A tensor as it was captured, and the dictionary in which its module holds it."""
 
     name: str
     holder: dict[str, Any]
@@ -75,7 +75,7 @@ class CapturedState:
         return not any(self._difference(held) for held in self._tensors)
 
     def _compare(self) -> None:
-        """Raise ModelError for changed values; else later checks compare with the tensors as they are now."""
+        """Raise ModelError if values have changed; otherwise, later checks compare with the tensors as they are now."""
         differences = [difference for held in self._tensors if (difference := self._difference(held))]
         if differences:
             raise _changed(differences)
@@ -100,7 +100,7 @@ def _changed(names: list[str]) -> ModelError:
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(name, dictionary, key) of every tensor that a module holds."""
+    """Yield (name, dictionary, key) of every tensor that a module holds."""
     for name, module in model.named_modules():
         for holder in (module._parameters, module._buffers, vars(module)):
             for key, value in holder.items():
@@ -109,7 +109,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _current(holder: Any, key: str) -> Any:
-    """The element of a module's table; tables of a traced module have no get."""
+    """Return an element of a module's dictionary; the dictionaries of traced modules have no ``get``."""
     return holder[key] if key in holder else None  # noqa: SIM401 - a get of its own is what they lack
 
 
@@ -139,7 +139,7 @@ def _hash(tensor: Tensor) -> str:
 
 
 def _sample(tensor: Tensor) -> npt.NDArray[Any] | None:
-    """A view of a few elements, spread over a dense tensor in host memory; None for others."""
+    """View a few elements, spread over a dense tensor in host memory; None for other tensors."""
     extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     count = tensor.numel()
     if tensor.device.type != "cpu" or count == 0 or extent != count or tensor.dtype.itemsize > 8:

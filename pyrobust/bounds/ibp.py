@@ -27,7 +27,7 @@ _QUERY = Query("ibp", True, "real", None)
 
 
 class _Captured(NamedTuple):
-    """A network captured from a module, with the module's state at that time; it does not keep the module alive."""
+    """A network captured from a module, and the module's state at that time; the module itself can be freed."""
 
     module: weakref.ref[nn.Module]
     state: ModuleState
@@ -84,7 +84,7 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
 
 
 def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
-    """Return the engine of a model for inputs like x: the kept one if the model is unchanged, else a new one."""
+    """Return the engine of a model for inputs like x: the stored engine if the model is unchanged, else a new one."""
     if not isinstance(model, nn.Module):
         return _new_engine(model, x, None)  # raises
     key = (id(model), x.shape, x.dtype, x.device)
@@ -118,7 +118,7 @@ def _kept_engine(key: tuple[Any, ...], model: nn.Module) -> Engine | TensorEngin
 
 
 def _logits(model: nn.Module, row: Tensor) -> Tensor | None:
-    """The logits of a row, [1, ...], or None where the model does not run on it."""
+    """Return the logits of a row, [1, ...]; None if the model does not run on it."""
     row = row.to(leading_tensor(model, row).device)
     for batch in (row, row.expand(2, *row.shape[1:])):
         with contextlib.suppress(Exception), torch.no_grad():  # a model may run on batches of two or more only
@@ -127,7 +127,7 @@ def _logits(model: nn.Module, row: Tensor) -> Tensor | None:
 
 
 def _agrees(kept: _Captured, model: nn.Module) -> bool:
-    """Check, in addition to the state, whether the model still gives the kept row's logits, up to rounding."""
+    """Whether, in addition to the state, the model's logits of the stored row are unchanged up to rounding."""
     logits = _logits(model, kept.row)
     if kept.logits is None or logits is None or logits.shape != kept.logits.shape:
         return False
@@ -160,6 +160,6 @@ def _is_unchanged(state: ModuleState, model: nn.Module) -> bool:
 
 
 def _new_engine(model: nn.Module, x: Tensor, state: ModuleState | None) -> Engine | TensorEngine:
-    """Capture a model; if a state is given, the network holds the state's copies of the model's tensors."""
+    """Capture a model; if a state is given, the network uses the state's copies of the model's tensors."""
     output = capture_classifier(model, x) if state is None else capture_classifier(model, x, state.copy_of)
     return engine_for(output, x.dtype, leading_tensor(model, x).device, None)

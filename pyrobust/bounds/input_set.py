@@ -102,7 +102,7 @@ class Choices:
 
 
 def _changes(changes: Any, sets: int, parts: int) -> Tensor:
-    """The largest number of changes in each set, int64 [B], at most its number of parts."""
+    """Return the largest number of changes in each set, int64 [B], at most the number of its parts."""
     if changes is None:
         changes = parts
     if not isinstance(changes, Tensor):
@@ -231,7 +231,7 @@ def _check_inside(
 
 
 def _corners(center: Tensor, radius: Tensor, lowest: float | Tensor, highest: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The corners of boxes around float64 centers, rounded outward, in a clip range."""
+    """Return the corners of boxes around float64 centers, rounded outward and clipped to the range."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
     # x ± 0 is exact; other sums may be rounded inward
     lower = torch.where(radius == 0, center, torch.nextafter(center - radius, -infinity))
@@ -264,7 +264,7 @@ def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, 
 
 
 def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor:
-    """An upper bound of the distance from the center to any point of a box: [B]."""
+    """Return an upper bound of the distance from the center to any point of a box, [B]."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
     reach = torch.nextafter(torch.maximum(upper - center, center - lower), infinity)
     if not reach.shape[1]:
@@ -317,9 +317,9 @@ def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
 def _elements(
     name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
 ) -> tuple[Tensor, tuple[float, float]]:
-    """Return x as [B, n] on a device, not rounded, in float32 or float64; also return its extremes.
+    """Return x as [B, n] on a device, in its own dtype (float32 or float64), and its extremes.
 
-    Elements are finite, or equal to ``unbounded`` if that is given.
+    All elements are finite, or equal to ``unbounded`` if that is given.
     """
     x = float_tensor(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:

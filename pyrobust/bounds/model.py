@@ -70,7 +70,7 @@ _SET_COPIES = 8
 
 
 class _Sets(NamedTuple):
-    """The arguments that describe input sets, as given."""
+    """The arguments of a call that describe input sets."""
 
     x: Tensor | None
     epsilon: Any
@@ -134,7 +134,7 @@ class BoundedModel:
         self._capture(example_of(model, example_input))
 
     def _capture(self, example_input: Tensor) -> None:
-        """Read the model's graph and its parameters."""
+        """Capture the model's graph and parameters."""
         model, engine = self.model, self._engine_name
         self.output = capture_classifier(model, example_input)
         self.shape = tuple(example_input.shape[1:])
@@ -152,7 +152,7 @@ class BoundedModel:
 
     @functools.cached_property
     def _tensor_engine(self) -> TensorEngine:
-        """The torch engine on this model's device, for bounds that the native engine does not compute."""
+        """The torch engine on this model's device; it computes bounds that the native engine lacks."""
         engine = self._engine
         return engine if isinstance(engine, TensorEngine) else TensorEngine(self.output, self._example.dtype, CPU)
 
@@ -420,7 +420,7 @@ class BoundedModel:
     def _prove(
         self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions, progress: bool | Progress = False
     ) -> Bounds:
-        """Bound the margins of balls only until they are known to be positive."""
+        """Bound the margins of balls; stop improving a margin once it is known to be positive."""
         return self._margins(_Sets(x, epsilon, None, None), y, options, progress, decides=True)
 
     @denormals_kept()
@@ -433,7 +433,7 @@ class BoundedModel:
         *,
         decides: bool = False,
     ) -> Bounds:
-        """Bound margins; if requested, only until they are known to be positive."""
+        """Bound margins; with ``decides``, stop improving a margin once it is known to be positive."""
         parts = self._parts(sets, options, 0)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
@@ -648,18 +648,18 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples for the model; unless it takes float64, float64 examples become float32, exactly."""
+        """Return examples in the model's dtype; float64 becomes float32, exactly, unless the model takes float64."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
-        """Return the arguments that describe input sets, with arrays and lists as tensors."""
+        """Return the arguments that describe input sets, with arrays and lists converted to tensors."""
         x = None if x is None else self._exact(x)
         x_lower = None if x_lower is None else float_tensor("x_lower", x_lower, dtype=torch.float64)
         x_upper = None if x_upper is None else float_tensor("x_upper", x_upper, dtype=torch.float64)
         return _Sets(x, epsilon, x_lower, x_upper, choices)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
-        """Split a batch so that sets fit a share of the memory limit; ``row_numbers`` is the size of one C."""
+        """Split a batch so that each part fits a share of the memory limit; ``row_numbers`` is the size of one C."""
         tensors = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
         if options.memory_limit is not None and isinstance(sets.choices, Choices):
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)
@@ -716,7 +716,7 @@ class BoundedModel:
         with_upper: bool = True,
         decides: bool = False,
     ) -> Bounds:
-        """Bound the parts of a batch in turn; parts not reached in time get infinite bounds."""
+        """Bound the parts of a batch in turn; parts that are not reached in time get infinite bounds."""
         deadline = _deadline(options)
         results: list[EngineBounds] = []
         with reporting(progress, SHARES, "bounds") as report:
@@ -764,7 +764,7 @@ class BoundedModel:
         what: str = "{}",
         decides: bool = False,
     ) -> WatchedQuery:
-        """Return what an engine needs of the options; norm and clip range are in the input set.
+        """Return what an engine needs from the options; the input set has the norm and the clip range.
 
         Args:
             options: options of the call.
@@ -803,7 +803,7 @@ class BoundedModel:
 
 
 def _limits(largest: Any, count: int) -> Tensor:
-    """The largest radius to try for each example, float64 [B]."""
+    """Return the largest radius to try for each example, float64 [B]."""
     if not isinstance(largest, Tensor) or not largest.dim():
         return torch.full((count,), non_negative("largest", largest), dtype=torch.float64, device="cpu")
     if largest.shape != (count,):
@@ -817,11 +817,11 @@ def _limits(largest: Any, count: int) -> Tensor:
 
 
 def _deadline(options: BoundOptions) -> float | None:
-    """Time on the clock of ``time.monotonic`` at which a call that begins now must end."""
+    """Return the time, on the clock of ``time.monotonic``, at which a call that begins now must end."""
     return None if options.time_limit is None else time.monotonic() + options.time_limit
 
 
 def _restored(model: nn.Module, example: Tensor, engine: str | None) -> BoundedModel:
-    """Rebuild a pickled BoundedModel, even if its model has been put into training mode."""
+    """Rebuild a pickled BoundedModel, even if its model has since been put into training mode."""
     with Runner(model).session(gradients=True):
         return BoundedModel(model, example, engine=engine)

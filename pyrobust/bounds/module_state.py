@@ -116,7 +116,7 @@ class ModuleState:
 
 
 class _Reading:
-    """One pass over a module that collects its tensors and the values that are compared with ==, both in order."""
+    """One pass over a module; it collects, in order, the tensors and the values that are compared with ==."""
 
     def __init__(self, module: nn.Module) -> None:
         if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
@@ -139,7 +139,7 @@ class _Reading:
         self._named_members()
 
     def _is_new(self, value: Any) -> bool:
-        """Record the value's number, which stands for it from now on; return whether the value is new."""
+        """Give the value a number that stands for it from now on; return whether the value is new."""
         number = self._seen.setdefault(id(value), len(self._seen))
         self.values.append(number)
         return number == len(self._seen) - 1
@@ -291,7 +291,7 @@ class _Reading:
         self._value(value.fset)
 
     def _named_members(self) -> None:
-        """Read members of Python modules and constant classes that code names, and in turn those that they name."""
+        """Read the members of modules and constant classes that code names, and those that they name in turn."""
         done: set[tuple[int, str]] = set()
         while True:
             new = [
@@ -340,7 +340,7 @@ def _is_constant_module(module: Any) -> bool:
 
 
 def _is_constant_class(kind: type) -> bool:
-    """Whether a package assumed constant has the class under its name; a class made by code may only claim so."""
+    """Whether a constant package has this very class under the class's name, which a generated class may only claim."""
     if not _is_constant(kind.__module__):
         return False
     owner: Any = sys.modules.get(kind.__module__)
@@ -350,7 +350,7 @@ def _is_constant_class(kind: type) -> bool:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names of globals and attributes in a function and the functions inside it."""
+    """Yield the names of globals and attributes in a function and in the functions inside it."""
     names = code.co_names
     if not _OPERATIONS.isdisjoint(code.co_code[::2]) or not _DYNAMIC.isdisjoint(names):
         raise Incomparable
@@ -363,7 +363,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 class _Copy:
-    """A copy of a tensor, and its bytes in the form that compares fastest."""
+    """A copy of a tensor, with its bytes in the form that is fastest to compare."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor.detach().clone()
@@ -374,7 +374,7 @@ class _Copy:
                 self.tensor = torch.frombuffer(self._bytes, dtype=tensor.dtype).view(tensor.shape)
 
     def equals(self, tensor: Tensor) -> bool:
-        """Whether a tensor of the same device, dtype and shape has the same bytes."""
+        """Whether a tensor of the same device, dtype and shape has the same bytes as the copy."""
         if self._bytes is not None:
             return self._bytes == _bytes(tensor)
         now, before = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, self.tensor))
@@ -382,7 +382,7 @@ class _Copy:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor on the CPU, in the order of its elements."""
+    """Return the bytes of a tensor on the CPU, in the order of its elements."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype not in _OF_NUMPY:
         tensor = tensor.reshape(-1).view(torch.uint8)

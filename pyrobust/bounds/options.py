@@ -166,7 +166,7 @@ def merge_options(
 
 
 def _joined_clip(clip: Any, clip_min: Any, clip_max: Any) -> Any:
-    """The clip range, given in one of its two forms."""
+    """Return the clip range from ``clip`` or from ``clip_min`` and ``clip_max``."""
     if clip_min is None and clip_max is None:
         return clip
     if clip is not None:

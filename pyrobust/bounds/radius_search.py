@@ -84,7 +84,7 @@ def search_radius(
 
 
 def _height(at_zero: Tensor, value: Tensor) -> Tensor:
-    """Return log(at_zero / (at_zero − value)), with value's sign; +inf if no margin is lost or the loss is NaN."""
+    """Return log(at_zero / (at_zero − value)) with value's sign; +inf if the margin did not fall or is NaN."""
     return (
         -((at_zero - value).clamp(min=0) / at_zero)
         .log()
@@ -93,12 +93,12 @@ def _height(at_zero: Tensor, value: Tensor) -> Tensor:
 
 
 def _usable(margin: Tensor) -> Tensor:
-    """The margins, with NaN counted as a failure."""
+    """Return the margins with NaN replaced by −inf, which counts as a failure."""
     return margin.double().masked_fill(margin.isnan(), -torch.inf)
 
 
 def _secant_root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor) -> Tensor:
-    """Estimate the radius at which the margin vanishes; use the bracket's middle if an end gives no estimate."""
+    """Estimate the radius at which the margin vanishes; if an end gives no estimate, take the bracket's middle."""
     share = above / (above - below)  # share of the way between the logarithms
     # From radius 0, which has no logarithm, interpolate as if the margin fell linearly.
     root = torch.where(proved == 0, failed * below.exp(), proved * (failed / proved) ** share)
@@ -106,5 +106,5 @@ def _secant_root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor) -
 
 
 def _middle(proved: Tensor, failed: Tensor) -> Tensor:
-    """The middle of the bracket, or of its logarithms if it is wide."""
+    """Return the middle of the bracket; in a wide bracket, the middle of the logarithms."""
     return torch.where((proved > 0) & (failed > 16 * proved), proved.sqrt() * failed.sqrt(), (proved + failed) / 2)

@@ -64,7 +64,7 @@ def run_cascade(
             status[i], stage[i] = verdict, by
 
     def prove(undecided: Tensor, method: str, time_limit: float | None) -> Tensor:
-        """Verify examples by a method; return those still undecided."""
+        """Verify examples by a method; return the examples that are still undecided."""
         radius, limited = of_examples(sizes[undecided], bounded.shape), dataclasses.replace(options, method=method)
         limited = dataclasses.replace(limited, time_limit=time_limit)
         interrupted: KeyboardInterrupt | None = None
@@ -107,7 +107,7 @@ def run_cascade(
 
 
 def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipRange | None) -> Tensor:
-    """Return the attack's output, after a check that it lies in the sets."""
+    """Return the attack's output, once it is checked to lie in the sets."""
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
         raise InputTypeError("attack", "it to return a float tensor", kind(x_adv))
     if x_adv.shape != x.shape:
@@ -142,7 +142,7 @@ def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipR
 
 
 def _exceeds(a: Tensor, b: Tensor, epsilon: Tensor) -> Tensor:
-    """Whether |a − b| > epsilon in exact arithmetic, elementwise, from the rounded difference and its error (Knuth)."""
+    """Whether |a − b| > epsilon in exact arithmetic, elementwise; uses the rounded difference and its error (Knuth)."""
     difference = a - b
     virtual_b = difference - a
     error = (a - (difference - virtual_b)) + (-b - virtual_b)

@@ -30,7 +30,7 @@ _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
 
 @cache
 def _modules() -> dict[str, tuple[str, str]]:
-    """Return each command's module and panel, in the order of the help; the call imports the kinds of runs."""
+    """Return each command's module and panel in the order of the help; this imports the kinds of runs."""
     from pyrobust.runs.kinds import KINDS
 
     modules: dict[str, tuple[str, str]] = {}
@@ -42,7 +42,7 @@ def _modules() -> dict[str, tuple[str, str]]:
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands of typer by name, each imported when it is looked up."""
+    """The commands as typer's, by name; a command is imported when it is looked up."""
 
     def __init__(self, others: Mapping[str, Any]) -> None:
         self._others = others

@@ -142,7 +142,7 @@ def _audit(
     sigma: float | None,
     reader: Callable[..., Any] | None,
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
-    """Return the readable logs as counted, the JSON entries of all logs, and the worst exit status."""
+    """Return the readable logs as they are counted, the JSON entries of all logs, and the worst exit status."""
     from pyrobust.auditing.audit import audit_run
     from pyrobust.auditing.certification_log import read_shards
     from pyrobust.auditing.version_promises import version_notes
@@ -181,7 +181,7 @@ def _audit(
 
 
 def _show_findings(console: Console, result: dict[str, Any]) -> None:
-    """Print a line for the log and one for each finding, in colour on a terminal."""
+    """Print one line for the log and one for each finding, in colour on a terminal."""
     from rich.text import Text
 
     from pyrobust.report.formats import plain_text

@@ -110,7 +110,7 @@ def bench(
 
 
 def _table(cases: Sequence[Case], measured: Sequence[dict[str, Timing]], about: str) -> Group:
-    """The times as rich draws them, what each variant is, and the machine."""
+    """Return the times as rich draws them, with a description of the variants and of the machine."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -132,7 +132,7 @@ def _table(cases: Sequence[Case], measured: Sequence[dict[str, Timing]], about: 
 
 
 def _shown(timing: Timing) -> str:
-    """The median in a unit that gives three digits, and the spread in per cent."""
+    """Write the median in a unit that gives three digits, with the spread in per cent."""
     scale, unit = next((pair for pair in ((1e6, "us"), (1e3, "ms")) if timing.median * pair[0] < 1000), (1.0, "s"))
     low, high = timing.quartiles
     return f"{timing.median * scale:.3g} {unit} ({50 * (high - low) / timing.median:.0f}%)"

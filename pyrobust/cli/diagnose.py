@@ -97,7 +97,7 @@ def diagnose(values: dict[str, Any]) -> None:
 
 
 def _show(console: Console, diagnosis: Diagnosis) -> None:
-    """Print the verdict, the findings, what was left undecided, and how many images each attack fooled."""
+    """Print the verdict, the findings, the questions left undecided, and how many images each attack fooled."""
     from rich.table import Table
     from rich.text import Text
 

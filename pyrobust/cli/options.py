@@ -170,12 +170,12 @@ _WIDEST = 40  # width of choices that fit the help's column at 120 columns
 
 
 def _variable(name: str, option: Option) -> str:
-    """The name under which typer passes an option."""
+    """Return the parameter name under which typer passes an option."""
     return (option.name or name).replace("-", "_")
 
 
 def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspect.Parameter:
-    """The parameter of an option; ``elsewhere`` maps values that only other commands accept to error texts."""
+    """Return the parameter of an option; ``elsewhere`` maps values that only other commands accept to error texts."""
     parser, metavar, complete = _PARSERS.get(option.form), option.metavar, option.complete
     if option.choices:
         parser, complete = _chooser(flag_of(name, option), option, elsewhere), completing(*option.choices)
@@ -198,7 +198,7 @@ def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspe
 
 
 def _refusal(name: str, option: Option, command: str, advice: str) -> inspect.Parameter:
-    """A hidden parameter for another command's option; if a user gives this option, the command ends with an error."""
+    """Return a hidden parameter for another command's option; its use ends the command with an error."""
 
     def refuse(value: Any) -> None:
         if value is not None:
@@ -218,7 +218,7 @@ def _words(name: str, option: Option, elsewhere: Mapping[str, Elsewhere]) -> dic
 
 
 def _chooser(flag: str, option: Option, elsewhere: Mapping[str, str]) -> Callable[[str], str]:
-    """The parser of a choice."""
+    """Return the parser of an option with choices."""
     words = {word.lower() if option.any_case else word: word for word in option.choices}
 
     def choose(text: str) -> str:

@@ -81,7 +81,7 @@ def _make(spec: str, factory: Any, model: Any, epsilon: Any, **options: Any) -> 
 
 
 def _made(spec: str, factory: Callable[..., Any], taken: dict[str, Any]) -> Any:
-    """Make the attack; raise InputError if its constructor passes on options that no base class takes."""
+    """Make the attack; raise InputError if its constructor passes on options that its base classes do not take."""
     from pyrobust.zoo.user_code import refusing_exit
 
     try:
@@ -98,7 +98,7 @@ def _made(spec: str, factory: Callable[..., Any], taken: dict[str, Any]) -> Any:
 
 
 def _arguments(factory: Callable[..., Any], offered: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The offered arguments that a class or function takes, and the names of further ones that it needs."""
+    """Return the offered arguments that a class or function takes, and the names of others that it requires."""
     parameters = inspect.signature(factory).parameters.values()
     named = {parameter.name for parameter in parameters}
     everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

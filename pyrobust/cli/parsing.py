@@ -205,7 +205,7 @@ def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -
 
 
 def _find_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Find the shard of this process in the variables of Slurm and torchrun."""
+    """Find the shard of this process in the environment variables of Slurm and torchrun."""
     candidates = {
         "SLURM_ARRAY_TASK_ID": _slurm_shard(text, count, environment),
         "RANK and WORLD_SIZE": _torchrun_shard(text, count, environment),
@@ -226,7 +226,7 @@ def _find_shard(text: str, count: int | None, environment: Mapping[str, str]) ->
 
 
 def _slurm_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The shard of this task of a job array; None outside a job array."""
+    """Return the shard of this task of a job array; None outside a job array."""
     if "SLURM_ARRAY_TASK_ID" not in environment:
         return None
     names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT", "STEP")]
@@ -255,7 +255,7 @@ def _slurm_shard(text: str, count: int | None, environment: Mapping[str, str]) -
 
 
 def _torchrun_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The shard of this process of torchrun; None outside torchrun."""
+    """Return the shard of this process of torchrun; None outside torchrun."""
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return None
     rank, size = (_variable(text, name, environment) for name in ("RANK", "WORLD_SIZE"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Times of a pilot: seconds per image, for each image or for each chunk that was timed as a whole."""
+    """Times of a pilot, as seconds per image: of each image, or of each chunk that was timed as a whole."""
 
     seconds: npt.NDArray[np.float64]
     images: int
@@ -35,7 +35,7 @@ class _Pilot:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """Size of the planned sweep; None stands for the size of the pilot's data set, or of its chunks."""
+    """Size of the planned sweep; None stands for the size of the pilot's data set or of the pilot's chunks."""
 
     workers: list[int]
     images: int | None
@@ -187,7 +187,7 @@ def _compare(
     n: int | None,
     sigma: float | None,
 ) -> tuple[CertificationLog, Plan]:
-    """Read a log, or the shards of one sweep, and compare the sampling methods on its probabilities."""
+    """Read a log, or the shards of one sweep, and compare the sampling methods for the log's probabilities."""
     from pyrobust.auditing.certification_log import read_shards
     from pyrobust.auditing.votes import votes_of
     from pyrobust.smoothing import pilot_probabilities
@@ -224,7 +224,7 @@ def _compare(
 
 
 def _run_without_votes(paths: Sequence[Path]) -> Run | None:
-    """Return a pilot's first run if only its time, not sampling, can be planned; None for votes and text logs."""
+    """Return the pilot's first run if only time, not sampling, can be planned from it; None for votes and text logs."""
     from pyrobust.runs.kinds.certify import Certify
     from pyrobust.runs.reader import is_run
     from pyrobust.runs.run import Run
@@ -234,7 +234,7 @@ def _run_without_votes(paths: Sequence[Path]) -> Run | None:
 
 
 def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
-    """Return the times of a run's shards by chunk; if a shard has several chunks, its first one is left out."""
+    """Return the times of a run's shards by chunk; leave out the first chunk of a shard that has several chunks."""
     import numpy as np
 
     from pyrobust.runs.parameters import processing_order
@@ -302,7 +302,7 @@ def _times_of_methods(
 
 
 def _with_votes(log: CertificationLog, stored: dict[str, float | None]) -> CertificationLog:
-    """Return a log with the n, alpha and sigma that its radii were made with; refuse logs that give no votes."""
+    """Return a log with the n, alpha and sigma of its radii; refuse logs from which votes cannot be recovered."""
     if log.sampled_by_votes:
         raise InputError(
             describe_path(log.path),

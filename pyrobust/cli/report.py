@@ -265,7 +265,7 @@ def _compare(
     overwrite: bool,
     figures_needed: bool,
 ) -> None:
-    """Print tables of certifications and of runs that bound robust accuracy; write the tables and their figures."""
+    """Print tables of certifications and of runs that bound robust accuracy; write these tables and their figures."""
     from rich.console import Console
 
     from pyrobust.report import comparison_table, format_table, robustness_table, sandwich_table
@@ -307,7 +307,7 @@ def _compare(
 
 
 def _in_names(norm: str) -> str:
-    """Write a norm as a part of a file's name."""
+    """Write a norm for use in a file name."""
     return re.sub(r"[^\w.]+", "-", norm).strip("-")
 
 
@@ -331,7 +331,7 @@ def _parse_formats(text: str | None) -> list[str]:
 
 
 def _examined(log: CertificationLog) -> CertificationLog:
-    """Return the log with its faults as findings, for the table's notes, and without any n or alpha it contradicts."""
+    """Return the log with its faults as findings, for the table's notes; drop an n or alpha that it contradicts."""
     from pyrobust.evaluation import audit
 
     result = audit(log)
@@ -368,7 +368,7 @@ def _figures(
 
 
 def _write(out: Path, files: dict[str, bytes], logs: list[Path], overwrite: bool) -> None:
-    """Write all files or none."""
+    """Write all files, or none if one cannot be written."""
     from pyrobust.zoo.files import check_output, write_together
 
     for name in files:
@@ -379,7 +379,7 @@ def _write(out: Path, files: dict[str, bytes], logs: list[Path], overwrite: bool
 def _read_threats(
     files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None, behaviour: str | None
 ) -> ThreatVerdicts:
-    """Read and join files of verdicts; no file may be named twice."""
+    """Read files of verdicts and join them; a file may be named only once."""
     from pyrobust.threats import join_verdicts, read_verdicts
     from pyrobust.threats.units import judge_named, judges_of
 
@@ -397,7 +397,7 @@ def _read_threats(
 def _table_options(
     verdicts: ThreatVerdicts, by: str | None, judge: str | None, k: int | None, budget: int | None
 ) -> dict[str, Any]:
-    """Arguments of `threat_tables` from the options."""
+    """Return the arguments of `threat_tables` that the options give."""
     names = None if by is None else [name.strip() for name in by.split(",")]
     for name in names or ():
         if name not in verdicts.names:
@@ -408,7 +408,7 @@ def _table_options(
 def _compare_threats(
     verdicts: ThreatVerdicts, options: dict[str, Any], endings: Sequence[str], *, figures_needed: bool
 ) -> dict[str, bytes]:
-    """Print the tables of verdicts, and return them and the figure of the rates as files."""
+    """Print the tables of verdicts; return the tables and the figure of the rates as files."""
     from rich.console import Console
 
     from pyrobust.report import format_table, threat_tables

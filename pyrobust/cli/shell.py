@@ -134,7 +134,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _name_options(error: InputError | InputTypeError, command: Callable[..., object]) -> None:
-    """Make an error name the options that were typed, instead of the arguments and the function they are passed to."""
+    """Make an error name the options that the user typed, rather than arguments of a function."""
     names = _options_of(command)
     if error.function in names:  # the argument is a part of an option's value
         error.function = names[error.function]

@@ -166,6 +166,6 @@ def sweep_command(
 
 
 def _rank(name: str, option: Option) -> tuple[int, int]:
-    """Rank an option in the help: options that concern the images and the run come last."""
+    """Rank an option in the help; options that concern the images and the run come last."""
     panel = {IMAGES_PANEL: 1, RUN_PANEL: 2}.get(option.panel, 0)
     return panel, _LAST.index(name) + 1 if panel and name in _LAST else 0

@@ -103,7 +103,7 @@ def digits_ibp(
 
 @contextmanager
 def _progress(epochs: int) -> Iterator[Callable[[int, int, float], None]]:
-    """Show a progress bar on a terminal; yield the function of (epochs done, epochs, loss) that moves it."""
+    """Show a progress bar on a terminal; yield a function of (epochs done, epochs, loss) that advances the bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

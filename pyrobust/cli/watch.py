@@ -92,7 +92,7 @@ def _look_once(watcher: RunWatcher, json_file: str | None, once: bool, html: Pat
 
 
 def _follow(watcher: RunWatcher, html: Path | None, interval: float) -> None:
-    """Show the state again and again until the run is done."""
+    """Show the state repeatedly until the run is done."""
     page = None if html is None else _Page(html, watcher.path)
     begun = False
     try:
@@ -118,7 +118,7 @@ def _follow(watcher: RunWatcher, html: Path | None, interval: float) -> None:
 
 
 class _Page:
-    """The report's page of a run, rewritten when enough time has passed since it was last written."""
+    """The report's page of a run; it is rewritten when enough time has passed since the last time."""
 
     def __init__(self, html: Path, path: Path) -> None:
         self.html, self.path = html, path
@@ -136,7 +136,7 @@ class _Page:
                 self._write(reload=True)
 
     def finish(self) -> None:
-        """Write the page for the last time, without automatic reloading."""
+        """Write the page for the last time; the final page does not reload itself."""
         if self.wanted is None:
             note("no page: no image of the run is done yet")
             return
@@ -171,7 +171,7 @@ class _Page:
 
 @contextlib.contextmanager
 def _display(path: str) -> Iterator[Callable[[RunState | None], None]]:
-    """Yield a function that shows a state: in place on a terminal, as one line for each change elsewhere."""
+    """Yield a function that shows a state: in place on a terminal, else as one line per change."""
     from rich.console import Console
 
     from pyrobust.report.formats import plain_text
@@ -223,7 +223,7 @@ def describe_state(state: RunState) -> list[str]:
 
 
 def _drawn(path: str, state: RunState | None) -> RenderableType:
-    """The state as rich draws it on a terminal."""
+    """Return the state as rich draws it on a terminal."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -253,12 +253,12 @@ def _drawn(path: str, state: RunState | None) -> RenderableType:
 
 
 def _is_bounded(state: RunState) -> bool:
-    """Whether the bounds say more than the rates; in a complete run, bounds and rates are equal."""
+    """Whether the bounds say more than the rates; in a complete run, both are equal."""
     return state.bounded > 0 and state.state != "done"
 
 
 def _about_bounds(state: RunState) -> str:
-    """Say what the bounds are, or why there are none."""
+    """Describe the bounds, or the reason for which there are none."""
     if state.state == "done":
         return "complete: the rates are those of all images of the run"
     if state.order != "random":
@@ -282,7 +282,7 @@ def _speed(state: RunState) -> str:
 
 
 def _time_left(state: RunState) -> str:
-    """Time left, as two units at most."""
+    """Write the time left in at most two units."""
     seconds = round(state.seconds_left or 0.0)
     for unit, name, divisor, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= unit:

@@ -270,7 +270,7 @@ class AutoAttack:
         return (x_adv, self.predict(x_adv, bs).to(y_orig)) if return_labels else x_adv
 
     def _open_state(self, path: Path | None, run: dict[str, Any]) -> State:
-        """Read or create the state of a run, and report it."""
+        """Read or create the state of a run, and report which it was."""
         if path is None:
             return State(run)
         if path.exists():
@@ -379,21 +379,21 @@ class AutoAttack:
 
 
 def _place_of(model: Classifier) -> torch.device | str:
-    """The device of a module; for a callable, the GPU if there is one."""
+    """Return the device of a module; for a callable, the GPU if there is one."""
     if isinstance(model, nn.Module) and next(chain(model.parameters(), model.buffers()), None) is not None:
         return Runner(model).device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class _OwnEpsilons(NativeAutoAttack):
-    """AutoAttack in which each attack keeps its own epsilon, as in the reference."""
+    """AutoAttack whose attacks keep their own epsilons, as in the reference."""
 
     def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
         return attack._epsilons(examples, epsilon)
 
 
 class _Reporting(_OwnEpsilons):
-    """AutoAttack that prints the reference's lines about batches and flags."""
+    """AutoAttack that prints the lines that the reference prints about batches and flags."""
 
     def __init__(self, face: AutoAttack, bs: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -38,10 +38,10 @@ __all__ = [
 
 
 class _KerasMetric(lipschitz.ProvableMetric):
-    """Calls a metric with Keras's order of arguments, optionally with weights."""
+    """A metric called with Keras's order of arguments, optionally with weights."""
 
     def __call__(self, y_true: ArrayLike, y_pred: ArrayLike, sample_weight: Any = None) -> Tensor:
-        """Compute the metric; one weight, or weights [N], multiply the examples' values before the reduction.
+        """Compute the metric; a weight, or weights [N], multiply the examples' values before the reduction.
 
         The mean divides by N, not by the sum of the weights.
         """
@@ -62,7 +62,7 @@ class _KerasMetric(lipschitz.ProvableMetric):
 
 
 def _weights(weights: Any, values: Tensor) -> Tensor:
-    """Weights, a number or [N] or [N, 1], as float64 on the device of the values [N]."""
+    """Return weights, given as a number, [N] or [N, 1], in float64 on the device of the values [N]."""
     try:
         result = torch.as_tensor(weights, dtype=torch.float64, device=values.device)
     except (TypeError, ValueError, RuntimeError):

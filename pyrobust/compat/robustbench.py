@@ -200,7 +200,7 @@ def _images(data: Data | str, n_examples: int) -> tuple[Tensor, Tensor]:
 
 
 def _fields_of(path: Path) -> dict[str, Any]:
-    """The content of a model info file; raises FileFormatError for any other file."""
+    """Return the content of a model info file; raise FileFormatError for any other file."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1)

@@ -172,11 +172,11 @@ class Smooth:
         return top2, shares[top2].tolist(), shares
 
     def _sample_noise(self, x: Tensor, num: int, batch_size: int) -> npt.NDArray[np.int64]:
-        """Votes [num_classes] of ``num`` noisy copies of x, leaving out rows without a predicted class."""
+        """Return the votes [num_classes] of ``num`` noisy copies of x; rows without a predicted class are left out."""
         return self._draw(x, (num,), batch_size)[0]
 
     def _draw(self, x: Tensor, numbers: Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
-        """Votes [num_classes] for each of several draws with these numbers of samples; the draws share batches."""
+        """Return the votes [num_classes] of several draws with these numbers of samples; the draws share batches."""
         x = float_tensor("x", x)
         x = x[0] if x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)
@@ -197,7 +197,7 @@ class Smooth:
         """Return the smoother for the current attributes and for images on a device.
 
         Scripts may change attributes, move the classifier or load other weights between calls. While nothing changes,
-        the runner is kept, since it counts batches and probes the model's rows again after some of them.
+        the runner is reused, because it counts batches and, after some of them, probes the model's rows again.
         """
         if self.mode not in _MODES:
             raise InputError(
@@ -221,16 +221,16 @@ class Smooth:
         return self._built[1]
 
     def _count_arr(self, arr: npt.NDArray[np.integer], length: int) -> npt.NDArray[np.int64]:
-        """Histogram [length] of an array of classes."""
+        """Return the histogram [length] of an array of classes."""
         return np.bincount(arr, minlength=length).astype(np.int64)
 
     def _lower_confidence_bound(self, NA: int, N: int, alpha: float) -> float:
-        """One-sided Clopper-Pearson lower bound, at confidence 1 - alpha, given NA successes of N samples."""
+        """Return the one-sided Clopper-Pearson lower bound at confidence 1 - alpha for NA successes in N samples."""
         return clopper_pearson_lower(int(NA), int(N), alpha)
 
 
 class _LogitsOf(nn.Module):
-    """The classifier, reduced to its logits."""
+    """The classifier as a module that returns only logits."""
 
     def __init__(self, base_classifier: nn.Module, num_classes: int) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class _LogitsOf(nn.Module):
 
 
 def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
-    """The classifier's output, or the logits if they come first in a tuple or list."""
+    """Return the classifier's output or, if that is a tuple or list that begins with the logits, the logits."""
     output = classifier(batch)
     if not isinstance(output, tuple | list) or hasattr(output, "logits"):
         return output

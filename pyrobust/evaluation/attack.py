@@ -237,7 +237,7 @@ class _AttackSweep(Sweep):
 
 
 def _grid_step(attack: AdversarialAttack, images: LabelledImages, selection: dict[str, Any]) -> Fraction | None:
-    """Return the step of the attack's grid; warn if selected images are off it."""
+    """Return the step of the attack's grid; warn if selected images are not on the grid."""
     step = images.grid if attack.grid == "auto" else attack.grid
     if step is None and attack.grid is None:
         return None
@@ -280,7 +280,7 @@ def _save_chunk(path: Path, run: Run, indices: Sequence[int]) -> None:
 
 
 def _runners(attack: AdversarialAttack) -> list[Runner]:
-    """Return the runners of an attack and of the attacks in it; raise unless all use one dtype."""
+    """Return the runners of an attack and of the attacks that it contains; raise unless they share one dtype."""
     members = attack.attacks.values() if isinstance(attack, _ENSEMBLES) else ()
     runners = [attack.runner, *(member.runner for member in members)]
     formats = {str(runner.dtype).removeprefix("torch.") for runner in runners}
@@ -327,7 +327,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
 
 
 def _flatten(value: Any) -> dict[str, Any]:
-    """Return the plain values inside nested containers by dotted path."""
+    """Return the plain values inside nested containers by dotted path, such as "attack.steps"."""
     if isinstance(value, dict) and not value:
         return {}
     if isinstance(value, dict | list | tuple) and value:

@@ -72,7 +72,7 @@ class AttackChunk:
         }
 
     def _proofs(self, broken_by: list[str], indices: Sequence[int]) -> dict[str, Any]:
-        """The columns that describe images left out of the attack because they are proved robust."""
+        """Return the columns about images that are proved robust and were not attacked."""
         result = self.result.certified_first
         broken = [i for i, by, proved in zip(indices, broken_by, result.proved, strict=True) if proved and by]
         if broken:
@@ -210,7 +210,7 @@ class AttackChunk:
         return broken_by
 
     def _claims(self, rows: int) -> Sequence[str | None]:
-        """Name of the attack that broke each image; None where the attack does not state it."""
+        """Return the name of the attack that broke each image; None where the attack does not say."""
         return self.result.broken_by if isinstance(self.result, AutoAttackResult) else [None] * rows
 
 

@@ -230,7 +230,7 @@ class _SmoothedSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Find the batch size of a new run; inside the context, the runner uses the run's batch size."""
+        """Find the batch size of a new run, and have the runner use the run's batch size inside the context."""
         smoother, images, kind_parameters, selection = self.smoother, self.images, self.kind_parameters, self.selection
         runner = smoother.runner
         if device is not None:
@@ -322,7 +322,7 @@ def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
 
 
 def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: LabelledImages, n: int) -> dict[str, Any]:
-    """Return the grid and delta, the error of its noise, by which each p_lower is lowered or each p-value raised."""
+    """Return the grid, and delta: the noise's error, which is subtracted from each p_lower or added to each p-value."""
     if smoother.sampler.grid is None:
         return {}
     delta = smoother.sampler.delta(images.shape)

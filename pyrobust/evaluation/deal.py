@@ -178,7 +178,7 @@ class Dealer:
         return bool(pending) or any(worker.tasks for worker in self._workers.values())
 
     def _deal(self) -> None:
-        """Give each worker what it can take: first one chunk each, then one in advance while enough chunks remain."""
+        """Give workers chunks: first one chunk each, then one in advance each while enough chunks remain."""
         free = [number for number, worker in self._workers.items() if worker.header is not None and not worker.alone]
         for number in free:
             if self._suspects and not self._workers[number].used:
@@ -233,7 +233,7 @@ class Dealer:
             raise error
 
     def _advance(self, number: int, worker: _Worker, answer: ChunkAnswer) -> None:
-        """Record an answer as the state of a worker's oldest task."""
+        """Store an answer as the state of the worker's oldest task."""
         self._failed_starts = 0
         task = worker.tasks[0]
         now = self._now()
@@ -261,7 +261,7 @@ class Dealer:
         self._committed(rows, self.living)
 
     def _admit(self, number: int, header: Header) -> None:
-        """Let a prepared worker take chunks if it matches this run."""
+        """Let a prepared worker take chunks if its header matches this run's."""
         worker, ours = self._workers[number], self._writer.header
         name = worker.place.name
         wording = f"on {self._first}", "there"
@@ -295,14 +295,14 @@ class Dealer:
         worker.header, worker.machine = header, machine
 
     def _now(self) -> float:
-        """Seconds spent waiting for workers."""
+        """Return the seconds spent waiting for workers."""
         now = time.monotonic()
         self._time += min(now - self._seen, _ROUND_S)
         self._seen = now
         return self._time
 
     def _take_overdue(self) -> None:
-        """Take the chunks of workers that have been silent for too long, and give up these workers."""
+        """Take away the chunks of workers that have been silent for too long, and give up these workers."""
         usual = statistics.median(self._seconds) if len(self._seconds) >= _USUAL else None
         now = self._now()
         for number, worker in list(self._workers.items()):
@@ -322,13 +322,13 @@ class Dealer:
                 (self._suspects if self._delays[first] >= _DEATHS else self._again).append(running)
 
     def _take(self, number: int) -> Task:
-        """Replace a computing worker; return its chunk, and deal again the chunks that waited behind it."""
+        """Replace a worker that is computing; return its chunk, and deal the chunks that waited behind it again."""
         worker = self._workers.pop(number)
         self._fleet.replace(number)
         return self._dealt_again(worker)
 
     def _lose(self, event: Lost) -> None:
-        """Deal again the chunks of a lost worker, the first of which may have killed it."""
+        """Deal the chunks of a lost worker again; the first of them may have killed it."""
         worker = self._workers.pop(event.worker, None)
         logger.warning("%s", event.reason)
         if worker is None or not worker.used:
@@ -356,7 +356,7 @@ class Dealer:
             )
 
     def _dealt_again(self, worker: _Worker) -> Task:
-        """Deal again the chunks that waited for a worker; return the worker's current chunk with its latest state."""
+        """Deal the chunks that waited for a worker again; return its current chunk with that chunk's latest state."""
         running, *waiting = worker.tasks
         self._again.extendleft(reversed(waiting))
         if worker.pending is None:

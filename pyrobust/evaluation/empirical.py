@@ -113,7 +113,7 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
 
 
 def _attack(attack_fn: Any, model: Any, epsilon: float) -> Callable[[Any, Any], Any]:
-    """The attack as a function of input and label."""
+    """Return the attack as a function of an input and its label."""
     if isinstance(attack_fn, type) and issubclass(attack_fn, AdversarialAttack):
         return attack_fn(model, epsilon=epsilon)
     if isinstance(attack_fn, AdversarialAttack):
@@ -130,7 +130,7 @@ def _attack(attack_fn: Any, model: Any, epsilon: float) -> Callable[[Any, Any], 
 
 
 def _budget_name(attack_fn: Callable[..., Any]) -> str:
-    """The keyword by which a function takes its budget."""
+    """Return the keyword by which a function takes its budget."""
     try:
         parameters = inspect.signature(attack_fn).parameters
     except (TypeError, ValueError):  # a builtin without a signature

@@ -58,14 +58,14 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
 
 
 def _seeded(device: torch.device, run: Callable[[], Tensor]) -> Tensor:
-    """Run with seeded torch generators, and restore their state."""
+    """Run with seeded torch generators, and restore their state afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         return run()
 
 
 def _machine(runner: Runner) -> str:
-    """Name the hardware, threads and software that determine the bits of a forward pass."""
+    """Describe the hardware, threads and software that determine the bits of a forward pass."""
     if runner.device.type == "cuda":
         hardware = torch.cuda.get_device_name(runner.device)
     else:

@@ -146,7 +146,7 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
 
 
 class _InsideChunk:
-    """Reports the progress inside a chunk that this process computes."""
+    """Reports progress inside a chunk while this process computes the chunk."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -165,15 +165,15 @@ def _no_progress(task: Task) -> Advance:
 
 
 def _ignore(done: int, total: int) -> None:
-    """Ignore progress inside a chunk, which stays on its worker."""
+    """Report nothing: progress inside a chunk stays on the worker that computes it."""
 
 
 def _first_worker(
     fleet: Fleet, stored: Mapping[str, Any], machine: str | None
 ) -> tuple[tuple[int, Place, Header], list[Started]]:
-    """Let the first worker prepare, which gives the run's header; return this worker and the other started ones.
+    """Have the first worker prepare, which gives the run's header; return it and the other workers that have started.
 
-    Workers on a machine other than ``machine`` are left out, unless that leaves none.
+    Workers on machines other than ``machine`` are left out, unless no worker would remain.
     """
     refused = 0
     others: dict[int, Started] = {}
@@ -226,7 +226,7 @@ def _fleet(executor: Executor, factory: Factory, threads: int | None, stored: Ma
 
 
 def _missing_chunks(writer: RunWriter) -> MissingChunks:
-    """The chunks that a run lacks, with the states of images whose sampling has begun."""
+    """Return the chunks that a run lacks, with the states of images whose sampling has begun."""
     header, where = writer.header, writer.path or Path("(in memory)")
     states = []
     if header.type.pending:
@@ -280,7 +280,7 @@ def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
 
 
 def _required_machine(header: Header | None) -> str | None:
-    """Return the only machine that may compute a stored run; None if any may."""
+    """Return the one machine that may compute the rest of a stored run; None if any machine may."""
     if header is None or header.identity is None or header.guarantee != "grid":
         return None
     return header.identity.machine

@@ -179,7 +179,7 @@ class RobustnessCurve(Tabular):
         return self.area(epsilon) / (stop - start)
 
     def _range(self, epsilon: float | None) -> tuple[float, float]:
-        """The range of epsilon that ``area`` covers."""
+        """Return the range of epsilon that ``area`` covers."""
         if epsilon is not None:
             if not self.stepwise:
                 raise InputError("epsilon", "None for a curve of points", repr(epsilon))
@@ -195,7 +195,7 @@ class RobustnessCurve(Tabular):
         return values | {"confirmations": list(values["confirmations"])}
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """One row for each point, in the order of the passed epsilons."""
+        """Return one row for each point, in the order of the passed epsilons."""
         columns = {"robust_accuracy": self.robust_accuracy, "counts": self.counts}
         return {"epsilon": self.epsilons, **columns, "lower": self.lower, "upper": self.upper}
 
@@ -357,7 +357,7 @@ def robustness_curve(
 
 
 def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
-    """Return the epsilons as passed, and as floats."""
+    """Return the epsilons both as passed and as floats."""
     requested = items("epsilons", epsilons)
     if not requested:
         raise InputError("epsilons", "at least one", "none")
@@ -365,7 +365,7 @@ def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
 
 
 def _checked_batch(x: Any, y: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The examples and the labels as tensors, and the labels int64 on the CPU."""
+    """Return the examples and the labels as tensors, and also the labels as int64 on the CPU."""
     x = float_tensor("x", x, "attack_dataset")
     if x.dim() < 2 or x.numel() == 0:
         raise InputError("x", "at least one example, as a batch [N, ...]", shape_text(x.shape))

@@ -108,7 +108,7 @@ def search_broken_epsilons(
 
 
 class _Search:
-    """Bisection state: each example is fooled at grid[high] and above, and not known to be fooled below grid[low]."""
+    """State of a bisection: each example is fooled from grid[high] on, and not known to be fooled below grid[low]."""
 
     def __init__(
         self, make: AttackMaker, x: Tensor, y: Tensor, labels: Tensor, grid: list[float], attack: Any = None
@@ -136,7 +136,7 @@ class _Search:
         self.high = torch.where(self.correct, len(grid), 0)
 
     def _snap(self, attack: AdversarialAttack) -> None:
-        """Convert all examples to the model's dtype and the attack's grid, which "auto" infers from all of them."""
+        """Convert all examples to the model's dtype and the attack's grid; "auto" infers the grid from all of them."""
         self.x = attack.snap(self.x)
         if attack.grid == "auto":
             attack.grid = find_grid(self.x)
@@ -170,7 +170,7 @@ class _Search:
         return SearchResult(broken_epsilon, outside, self.name, self.norm, forwards, proved)
 
     def _attack(self, attack: Any, active: Tensor, point: Tensor) -> None:
-        """Attack the active examples at grid[place] and narrow their intervals."""
+        """Attack each active example at its epsilon grid[point], and narrow its interval."""
         where = active.to(self.x.device)
         keywords: dict[str, Tensor] = {}
         if self.per_example:
@@ -259,7 +259,7 @@ def warn_outside(name: str, outside: int, points: int, consequence: str) -> None
 
 
 def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Ends of an attack's clip range, read before it runs: float64, [] or of an example's shape; None if not stated."""
+    """Return the ends of an attack's clip range before it runs: float64, [] or per element; None if not stated."""
     limits = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
     low, high = (None if limit is None else torch.as_tensor(limit, dtype=torch.float64).clone() for limit in limits)
     return low, high
@@ -268,7 +268,7 @@ def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
 def _measured(
     limits: tuple[Tensor | None, Tensor | None], norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Distance of each x_adv, float64 [n], and whether x_adv is in ball and clip range up to rounding; on the CPU."""
+    """Return the distances of x_adv, float64 [n], and whether x_adv is in ball and range up to rounding."""
     finite = x_adv.isfinite().flatten(1).all(1)
     if not bool(finite.all()):
         x_adv = torch.where(finite.view(-1, *[1] * (x.dim() - 1)), x_adv, x)

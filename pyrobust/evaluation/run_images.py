@@ -67,12 +67,12 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
 
 
 def _cell(value: object) -> object:
-    """A table value as text, empty for NaN."""
+    """Return a table value as text; NaN gives an empty text."""
     return "" if value != value else value
 
 
 def _about(run: Run) -> str:
-    """The origin of the images, the same for all runs that may share a folder: shards of one sweep."""
+    """Describe the origin of the images; shards of one sweep share it, and may therefore share a folder."""
     header, parameters = run.header, run.parameters
     execution = header.type.execution(grid=False)
     common = {name: value for name, value in sorted(parameters.items()) if name not in execution}

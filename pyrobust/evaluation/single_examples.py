@@ -165,11 +165,11 @@ class SingleModel:
         return value.detach().to(self.runner.device_for(value)) if isinstance(value, Tensor) else value
 
     def _find_form(self, example: LabelledExample) -> bool:
-        """Whether the model takes batches of one.
+        """Whether the model is called with batches of one.
 
-        It does if, called with a tensor or a row of a batch, it returns a batch. Otherwise it gets the example alone,
-        and a batch of one only if it cannot answer the example alone: a function of one text also returns something for
-        a list of one.
+        A model that returns a batch for a tensor or a row of a batch is called with batches of one. Any other model
+        gets the example alone; only if it cannot answer this, it gets a batch of one, because a function of one text
+        also returns something for a list of one.
         """
         problem: Exception | None = None
         first = example.from_batch or (self._calls_model and isinstance(example.input, Tensor))
@@ -185,7 +185,7 @@ class SingleModel:
         raise problem
 
     def _answer(self, x: Any) -> Any:
-        """The model's answer: ``Logits``, or what should be a label."""
+        """Return the model's answer: ``Logits``, or what should be a label."""
         x = self.device_input(x)
         with self.session():
             uses_predict = self._predict is not None and not (self._calls_model and _has_tensor(x))
@@ -255,7 +255,7 @@ def _takes_one_argument(function: Any) -> bool:
 
 
 def _single(answer: Any, label: Any) -> Any:
-    """The label in a model's answer for one example; raise if the answer holds several labels, or none."""
+    """Return the label that a model answered for one example; raise if the answer has several labels, or none."""
     if isinstance(answer, list | tuple) and not isinstance(_element(label), list | tuple):
         answer = answer[0] if len(answer) == 1 else answer
         if isinstance(answer, list | tuple):
@@ -287,7 +287,7 @@ def _equal(answer: Any, label: Any) -> bool:
 
 
 def _element(value: Any) -> Any:
-    """The element of a 0-d or 1-d tensor or array of one; anything else unchanged."""
+    """Return the element of a tensor or array of one element, 0-d or 1-d; return any other value unchanged."""
     if isinstance(value, np.generic):
         return value.item()
     return value.item() if _is_array(value) and value.ndim <= 1 and np.prod(value.shape) == 1 else value
@@ -303,7 +303,7 @@ def _kind(label: Any) -> str:
 
 
 def _numbers(output: Any) -> Any:
-    """Arrays and lists of floats as a float tensor; anything else unchanged."""
+    """Convert arrays and lists of floats to a float tensor; return any other value unchanged."""
     if not isinstance(output, np.ndarray | list):
         return output
     try:
@@ -332,7 +332,7 @@ def _checked(name: str, x: Any) -> Any:
 
 
 def _row(name: str, x: Any, i: int, count: int) -> Any:
-    """Example i of a batch, which is an array or list, or arrays and lists in a dict, tuple or list."""
+    """Return example i of a batch: an array or list, or a dict, tuple or list of arrays and lists."""
     if isinstance(x, Mapping):
         return {key: _row(name, value, i, count) for key, value in x.items()}
     if (
@@ -355,5 +355,5 @@ def _batch_of_one(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy, which prevents model and attack from writing to the data set's memory."""
+    """Return a copy, so that model and attack cannot write to the data set's memory."""
     return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)

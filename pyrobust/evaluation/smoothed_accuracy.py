@@ -115,7 +115,7 @@ def _certify(
 
 
 def _answer(answer: Any) -> tuple[int, float]:
-    """Class and radius that a smoother returned."""
+    """Return the class and the radius in a smoother's answer."""
     try:
         label, radius = answer
         if isinstance(label, str) or int(label) != label or not -1 <= label < WORDS:

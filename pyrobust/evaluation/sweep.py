@@ -215,7 +215,7 @@ class SweepWorker:
 
 @dataclass(frozen=True, eq=False)
 class _SentImages(LabelledImages):
-    """Images in the driver's memory, as a worker receives them: facts about all, and the pixels of its chunk."""
+    """Images in the main process's memory as a worker sees them: facts about all images, and its chunk's pixels."""
 
     name: str
     length: int

@@ -201,7 +201,7 @@ class _VerifySweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Trace the network on the device."""
+        """Capture the network on the device."""
         model, images, options, device = self.model, self.images, self.options, device or self.device
         # Identified before its first forward pass, which may change its buffers.
         identity = identify_model(model, self.settings)

@@ -136,7 +136,7 @@ class VerifyChunk:
         }
 
     def _ball(self, epsilon: float) -> float | Tensor:
-        """The epsilon of a proof; with a box, the radii of elements, rounded up."""
+        """Return the epsilon of a proof; with a box, the radii of elements, rounded up."""
         if self.box is None:
             return epsilon
         return scaled_boxes(self.box, torch.tensor([epsilon], dtype=torch.float64), up=True)
@@ -171,10 +171,10 @@ class VerifyChunk:
                 kept[row] = x_adv[row]
 
     def _report(self, certificate: str, distance: float, x_adv: Tensor, label: int) -> None:
-        """Raise a ModelError for a certified image that an attack broke, or warn where rounding can be the cause.
+        """Raise ModelError for a certified image that an attack broke; warn instead if rounding can be the cause.
 
-        Rounding can be the cause where the certificate is for exact arithmetic and the label's logit is behind by at
-        most √ε of the largest |logit|, with the machine epsilon ε of the model's dtype.
+        Rounding can be the cause if the certificate is for exact arithmetic and the label's logit is lower than another
+        by at most √ε of the largest |logit|, where ε is the machine epsilon of the model's dtype.
         """
         with self.runner.session():
             logits = self.queries.logits(x_adv.to(self.runner.device))[0].cpu().double()

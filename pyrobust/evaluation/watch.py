@@ -219,7 +219,7 @@ class RunWatcher:
         )
 
     def _read(self, seen: tuple[Any, ...], *, whole: bool) -> None:
-        """Read the rows, and also the header if the file was replaced or no process is writing it."""
+        """Read the rows; also read the header if the file was replaced or no process is writing it."""
         if self._run is None or self._seen is None or seen[:2] != self._seen[:2] or (whole and seen != self._seen):
             self._run, self._order = Run(self.path), None
         elif seen != self._seen:
@@ -278,7 +278,7 @@ def snapshot(path: str | os.PathLike[str]) -> Run:
 
 
 def _signature(path: Path) -> tuple[Any, ...] | None:
-    """Device, inode, sizes and times of the file and its write-ahead log; None for no file, or an empty one."""
+    """Return device, inode, sizes and times of the file and its write-ahead log; None if missing or empty."""
     try:
         main = os.stat(path)
     except OSError:
@@ -292,7 +292,7 @@ def _signature(path: Path) -> tuple[Any, ...] | None:
 
 
 def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[WatchedRate, ...]:
-    """The rates of all rows, with bounds from the rows ``bounded``."""
+    """Return the rates over all rows, with bounds from the rows ``bounded``."""
     done, total = len(run), len(run.expected)
     if not done:
         return ()

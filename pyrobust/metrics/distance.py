@@ -133,7 +133,7 @@ def _distance_above(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], norm
 
 
 def _square_terms(size: npt.NDArray[np.float64]) -> list[float]:
-    """Three numbers for each value, whose exact sum is its square."""
+    """Return three numbers for each value; their exact sum is the value's square."""
     scaled = size * _SPLITTER
     high = scaled - (scaled - size)
     low = size - high

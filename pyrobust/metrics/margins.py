@@ -128,7 +128,7 @@ def _tensors(logits: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
 
 
 def _positive(labels: Tensor) -> Tensor:
-    """Mask of the labels in {0, 1} or {-1, 1} that are 1."""
+    """Mask the labels that are 1, of labels in {0, 1} or {-1, 1}."""
     positive = labels == 1
     if bool((positive | (labels == 0)).all()) or bool((positive | (labels == -1)).all()):
         return positive
@@ -143,7 +143,7 @@ def _positive(labels: Tensor) -> Tensor:
 
 
 def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
-    """Mask of each row's label, bool [N, K]."""
+    """Mask the label of each row, bool [N, K]."""
     if tuple(labels.shape) == (count, classes):
         positive = _positive(labels)
         ones = positive.sum(1)
@@ -167,5 +167,5 @@ def _in_row(ones: Tensor) -> str:
 
 
 def _only_finite(margins: Tensor, usable: Tensor) -> Tensor:
-    """Margins, -inf where not ``usable``; an overflowing difference of float64 logits becomes the largest float."""
+    """Return the margins, -inf where not ``usable``; where float64 logits overflow, use the largest float."""
     return torch.where(usable, margins.clamp(-_LARGEST, _LARGEST), -math.inf)

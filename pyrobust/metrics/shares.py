@@ -238,7 +238,7 @@ def is_certified(lower: _Floats, radius: float) -> _Flags:
 
 
 def _shares(lower: _Floats, upper: _Floats, radii: list[float], alpha: float, positions: _Ints) -> RobustnessShares:
-    """Shares of the examples at these positions, among all examples."""
+    """Compute the shares of the examples at these positions, out of all examples."""
     attacked = [upper <= radius for radius in radii]
     certified = [is_certified(lower, radius) & ~broken for radius, broken in zip(radii, attacked, strict=True)]
     undecided = [~(broken | proved) for broken, proved in zip(attacked, certified, strict=True)]
@@ -258,7 +258,7 @@ def _rates(chosen: list[_Flags], alpha: float) -> tuple[Rate, ...]:
 
 
 def _radius_columns(lower: Any, upper: Any) -> tuple[_Floats, _Floats]:
-    """Check the two columns; NaN passes, an infinite certified radius does not."""
+    """Check both columns: NaN is allowed, an infinite certified radius is not."""
     proved = checked_bounds("lower", lower, infinite=False)
     return proved, checked_bounds("upper", upper, infinite=True, n_examples=len(proved))
 

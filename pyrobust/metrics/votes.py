@@ -194,7 +194,7 @@ def _checked(n: Any, alpha: Any, sigma: Any) -> tuple[int, float, float]:
 
 
 def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats, npt.NDArray[np.intp]]:
-    """Distinct printed radii, the ends of the interval that each represents, and each row's index among them."""
+    """Return the distinct printed radii, the interval that each stands for, and the index of each row's radius."""
     if isinstance(decimals, (Tensor, np.ndarray)) and decimals.ndim:
         digits = aligned("decimals", checked_integers("decimals", decimals), len(radius))
         integer("decimals", int(digits.max()), 0, _MOST_DECIMALS)
@@ -210,7 +210,7 @@ def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats
 
 
 def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[[_Floats], _Ints]:
-    """Function that returns, for ``radii`` positive numbers x, the smallest k with R(k) ≥ x, or n + 1."""
+    """Return a function from positive numbers x to the smallest k with R(k) ≥ x (or n + 1), for ``radii`` of them."""
     if worth_a_table(n, radii):
         table = _scaled(sigma, _table(n, alpha))
         return lambda x: n // 2 + 1 + np.searchsorted(table, x).astype(np.int64)
@@ -218,7 +218,7 @@ def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[
 
 
 def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
-    """Invert R: start from its continuous inverse, and correct the rounding vote by vote."""
+    """Invert R: start from the continuous inverse, then correct rounding vote by vote."""
     least = n // 2 + 1
 
     def reaches(k: _Ints) -> npt.NDArray[np.bool_]:
@@ -260,7 +260,7 @@ def continuous_votes(quantile: _Floats, n: int | _Floats, alpha: float | _Floats
 
 @lru_cache(maxsize=4)
 def _table(n: int, alpha: float) -> _Floats:
-    """Φ⁻¹(CP(k, n, alpha)), at least 0, for k = n // 2 + 1, …, n: with alpha ≤ 1/2, fewer votes certify nothing."""
+    """Tabulate Φ⁻¹(CP(k, n, alpha)) ≥ 0 for k = n // 2 + 1, …, n; with alpha ≤ 1/2, fewer votes certify nothing."""
     table = np.maximum.accumulate(_quantiles(np.arange(n // 2 + 1, n + 1), n, alpha))
     table.setflags(write=False)
     return table

@@ -114,7 +114,7 @@ def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tenso
 def _backward(
     layers: Sequence[nn.Module], shapes: Sequence[torch.Size], relaxed: dict[int, Pair], box: Pair, a: Tensor
 ) -> Tensor:
-    """Lower bounds [B, R] on the box of linear functions of a layer's output, with coefficients a [B, R, ...]."""
+    """Return lower bounds [B, R], on the box, of linear functions (coefficients a [B, R, ...]) of a layer's output."""
     bias = torch.zeros(a.shape[:2], device=a.device)
     for i in reversed(range(len(layers))):
         layer = layers[i]
@@ -142,6 +142,6 @@ def _backward(
 
 
 def _sizes(layer: nn.Conv2d) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Padding, kernel size and stride."""
+    """Return padding, kernel size and stride."""
     assert not isinstance(layer.padding, str)
     return layer.padding, layer.kernel_size, layer.stride

@@ -131,7 +131,7 @@ def _fake_concretize_backward(
 
 
 def _shared(grad: Tensor, radius: Tensor) -> Tensor:
-    """Sum a radius gradient [n, N] over the examples if they share the radius."""
+    """Sum a gradient with respect to the radius [n, N] over the examples if they share the radius."""
     return grad.sum_to_size(radius.shape)
 
 

@@ -117,7 +117,7 @@ def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = 
 
 @functools.lru_cache(maxsize=64)
 def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
-    """Build the table whose tails begin at about this many standard deviations."""
+    """Build the table; its tails begin at about this many standard deviations."""
     unit = step / Fraction(sigma)
     reach = max(0, math.ceil(deviations / unit - Fraction(1, 2)))
     thresholds = tuple(upper_tail((k + Fraction(1, 2)) * unit, BITS) for k in range(reach + 1))
@@ -136,17 +136,17 @@ def _as_tensor(words: npt.NDArray[np.uint32]) -> Tensor:
 
 
 def _positions(v: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Positions of 31-bit words on the guide's scale: the bits of the float32 nearest to v | 1, minus those of 1."""
+    """Return positions of 31-bit words on the guide's scale: the bits of float32(v | 1) minus those of float32(1)."""
     return (v | 1).astype(np.float32).view(np.int32).astype(np.int64) - 0x3F800000
 
 
 def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """For each cell of the guide's scale, the number of thresholds above it and the position of the threshold inside.
+    """Return, for each cell of the guide's scale, the number of thresholds above it and the threshold inside.
 
-    The bits of a float divide [1, 2^31] into cells of equal relative width. The thresholds have nearly that spacing,
-    since the tail probability falls by about the same factor from one to the next; so few cells suffice for one
-    threshold per cell. Thresholds at the same position share a cell: a draw at that position is decided by the
-    thresholds themselves.
+    The bits of a float divide [1, 2^31] into cells of equal relative width. The relative spacing of the thresholds is
+    nearly equal, too, since the tail probability falls by about the same factor from one to the next. So a small number
+    of cells suffices for at most one threshold per cell. Thresholds at the same position share a cell; a draw at that
+    position is compared with the thresholds themselves.
     """
     places, counts = np.unique(_positions(leading), return_counts=True)
     for bits in range(_MANTISSA + 1):

@@ -141,7 +141,7 @@ def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
 
 
 def _plain(logits: Tensor, *classes: Tensor) -> bool:
-    """Whether the arguments are of the usual kind, decided by a few cheap calls."""
+    """Whether a few cheap calls show that the arguments are of the usual kind."""
     if type(logits) is not Tensor or logits.dim() != 2 or transformed() or logits.dtype not in _DTYPES:
         return False
     shape, device = logits.shape, logits.device

@@ -81,7 +81,7 @@ def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _as_input_error(message: str, args: Sequence[object]) -> InputError:
-    """Read the fields of an InputError from the text of a kernel's failed check."""
+    """Read the fields of an InputError from the message of a kernel's failed check."""
     parts = _CHECK.fullmatch(message)
     if parts is None:
         op, _, problem = message.partition(": ")

@@ -50,7 +50,7 @@ def upper_tail(z: Fraction, bits: int) -> int:
 
 
 def _enclose(z: Fraction, precision: int) -> tuple[int, int]:
-    """Integers around 2^precision · Q(z)."""
+    """Return integers on both sides of 2^precision · Q(z)."""
     term_low, term_high = _scaled(z, precision)
     half_low, half_high = _scaled(z * z / 2, precision)
     total_low = total_high = 0
@@ -75,14 +75,14 @@ def _enclose(z: Fraction, precision: int) -> tuple[int, int]:
 
 
 def _scaled(value: Fraction, precision: int) -> tuple[int, int]:
-    """Floor and ceiling of 2^precision · value."""
+    """Return floor and ceiling of 2^precision · value."""
     floor, remainder = divmod(value.numerator << precision, value.denominator)
     return floor, floor + (remainder > 0)
 
 
 @functools.cache
 def _density_at_zero(precision: int) -> tuple[int, int]:
-    """Integers around 2^precision / √(2π)."""
+    """Return integers on both sides of 2^precision / √(2π)."""
     # Machin (1706): pi = 16 atan(1/5) - 4 atan(1/239); fewer than 64 + precision roundings, each off by less than one.
     guard = precision + 32
     pi = 16 * _arctan(5, guard) - 4 * _arctan(239, guard)
@@ -92,7 +92,7 @@ def _density_at_zero(precision: int) -> tuple[int, int]:
 
 
 def _arctan(n: int, precision: int) -> int:
-    """2^precision · atan(1/n), off by less than one per term."""
+    """Return 2^precision · atan(1/n), with an error of less than one per term."""
     power = (1 << precision) // n
     total, j = 0, 0
     while power:

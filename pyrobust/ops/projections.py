@@ -206,14 +206,14 @@ def _backward_box(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None,
 
 
 def _mean(grad: Tensor, z: Tensor, free: Tensor) -> Tensor:
-    """⟨sign(z), grad⟩ / |F| of each row, over the free elements: [R, 1], float32 or float64; 0 if none is free."""
+    """Return ⟨sign(z), grad⟩ / |F| over each row's free elements, [R, 1], float32 or float64; 0 if none is free."""
     real = torch.float64 if z.dtype == torch.float64 else torch.float32
     total = torch.where(free, grad * z.sign(), 0).sum(1, keepdim=True, dtype=real)
     return total / free.sum(1, keepdim=True).clamp(min=1)
 
 
 def _of_radius(ctx: Any, mean: Tensor) -> Tensor:
-    """Gradient with respect to the radius, [R] or [1], float64: dz_F = s_F·dradius / |F|."""
+    """Return the gradient with respect to the radius, [R] or [1], float64: dz_F = s_F·dradius / |F|."""
     rows = mean[:, 0].double()
     return rows.sum(0, keepdim=True) if ctx.one_radius else rows
 
@@ -245,7 +245,7 @@ def _jvp_box(ctx: Any, delta: Tensor | None, x: Tensor | None, radius: Tensor | 
 
 
 def _share(radius: Tensor | None, free: Tensor) -> Tensor | float:
-    """``dradius / |F|`` of each row, [R, 1]."""
+    """Return ``dradius / |F|`` of each row, [R, 1]."""
     return 0.0 if radius is None else radius[:, None] / free.sum(1, keepdim=True).clamp(min=1)
 
 

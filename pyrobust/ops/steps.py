@@ -251,7 +251,7 @@ def _plain(
     lower: float,
     upper: float,
 ) -> Tensor | None:
-    """Call the op on usual arguments, which it checks itself; None for others, or if it refuses."""
+    """Call the op on arguments of the usual kind, which the op checks; return None for others, or if it refuses."""
     if not (type(step) is Tensor and type(lower) is float and type(upper) is float):
         return None
     if not (untracked(*tensors) and tensors[0].is_cpu):
@@ -272,7 +272,7 @@ def _counts(op: str, keep: Tensor) -> Tensor:
 
 
 def _on_rows(op: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Call the op on [B, D] views, or on copies of tensors that have none."""
+    """Call the op on [B, D] views of tensors, or on copies of those that have no such view."""
     shape = tensors[0].shape
     if nhwc(*tensors):
         rows = [t.detach().permute(0, 2, 3, 1).reshape(shape[0], -1) for t in tensors]

@@ -40,9 +40,10 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Te
 
 
 def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log(1 + exp(lead)), where lead is the log odds of the other classes: their probability p is 1 / (1 + exp(-lead)).
+    """Return log(1 + exp(lead)) and its derivative; lead is the log odds of the other classes, whose probability is p.
 
-    The derivative p·(softmax of the other classes - e_y), kept as two factors, stays precise where p rounds to 0.
+    p is 1 / (1 + exp(-lead)). The derivative is p·(softmax of the other classes - e_y), as two factors, so that it
+    stays precise where p rounds to 0.
     """
     index = y.unsqueeze(1)
     true_logit = z.gather(1, index)
@@ -64,14 +65,14 @@ def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _strongest_other(z: Tensor, y: Tensor) -> Tensor:
-    """The class k ≠ y with the largest logit, [B]; the lowest such class in a tie; NaN counts as largest."""
+    """Return the class k ≠ y with the largest logit, [B]; in a tie, the lowest such class; NaN counts as largest."""
     order = z.argsort(dim=1, descending=True, stable=True)
     first, second = order[:, 0], order[:, 1]
     return torch.where(first == y, second, first)
 
 
 def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """(z_up - z_down) / (logit of the first rank - mean logit of the other ranks); not divided without ranks."""
+    """Return (z_up - z_down) / (logit of the first rank - mean logit of the others); without ranks, do not divide."""
     up, down = up.unsqueeze(1), down.unsqueeze(1)
     value = z.gather(1, up) - z.gather(1, down)
     slope = torch.zeros_like(z).scatter_(1, down, -1.0)

@@ -229,7 +229,7 @@ def minus_two_log(words: Tensor) -> Tensor:
 
 
 def _box_muller(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Two normal variates from the words of a radius and of an angle.
+    """Return two normal variates made from a word for the radius and a word for the angle.
 
     The angle's top bit is a sign, the next bit swaps the two variates, and the other thirty bits give the position
     within an eighth of a turn to either side of the axis. Sine and cosine are within 1e-7.
@@ -244,10 +244,10 @@ def _box_muller(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _signed(words: Tensor) -> Tensor:
-    """The words, reinterpreted as signed 32-bit integers."""
+    """Reinterpret words as signed 32-bit integers."""
     return words - ((words >> 31) << 32)
 
 
 def _set_sign(magnitude: Tensor, words: Tensor) -> Tensor:
-    """The magnitudes, negated where bit 31 of the word is set."""
+    """Negate the magnitudes where bit 31 of the word is set."""
     return torch.where(words >> 31 == 1, -magnitude, magnitude)

@@ -39,7 +39,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
 
 
 def _toward(value: Tensor, target: Tensor) -> Tensor:
-    """The neighbour of value in its dtype, on the side of target."""
+    """Return the neighbour of value in its dtype that lies toward target."""
     if value.dtype == torch.float64:
         return value.nextafter(target)
     # torch has no nextafter for 16-bit floats; the bits of magnitudes are ordered.
@@ -50,7 +50,7 @@ def _toward(value: Tensor, target: Tensor) -> Tensor:
 
 
 def _inside(bound: float, direction: float, like: Tensor) -> Tensor:
-    """Round the bound to the dtype of ``like``, toward the given infinity."""
+    """Round the bound toward an infinity (``direction``) in the dtype of ``like``."""
     nearest = torch.tensor(bound, dtype=torch.float64).to(like.dtype)
     outside = nearest.double() > bound if direction < 0 else nearest.double() < bound
     target = torch.tensor(direction, dtype=like.dtype)

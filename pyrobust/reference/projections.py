@@ -101,13 +101,13 @@ def project_l1_ball_box(
 
 
 def _column(radius: float | Tensor, v: Tensor) -> Tensor:
-    """The radius of each row, [..., 1], float64."""
+    """Return the radius of each row, [..., 1], float64."""
     rows = torch.as_tensor(radius, dtype=torch.float64, device=v.device)
     return rows.expand(v.shape[:-1])[..., None]
 
 
 def _simplex(v: Tensor, radius: Tensor) -> Tensor:
-    """The projection of v [..., D] onto the simplex of radius [..., 1], both float64."""
+    """Project v [..., D] onto the simplex of radius [..., 1], both float64."""
     # Entries that are below the row's maximum by at least the radius are zero in the result, and do not count.
     w = (v - v.amax(-1, keepdim=True)).maximum(-radius)
     ordered = w.sort(descending=True).values
@@ -122,10 +122,10 @@ def _simplex(v: Tensor, radius: Tensor) -> Tensor:
 
 
 def _bracket(magnitude: Tensor, room: Tensor, points: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """The last of the descending points with Σ clip(magnitude - point, 0, room) < radius, and the next one.
+    """Return the last of the descending points with Σ clip(magnitude - point, 0, room) < radius, and the next point.
 
-    All arguments are float64 [B, ...], the radius [B, 1]. The result is the first two points if even the first reaches
-    the radius, and the last point twice if no point does.
+    All arguments are float64 [B, ...]; the radius is [B, 1]. If even the first point reaches the radius, the result is
+    the first two points; if no point does, it is the last point twice.
     """
     last = points.shape[1] - 1
     below = torch.zeros_like(radius, dtype=torch.int64)

@@ -55,16 +55,16 @@ def sqrt(x: Tensor) -> Tensor:
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded sum and its exact error (Knuth, TAOCP 2, 4.2.2)."""
+    """Return the rounded sum and its exact error (Knuth, TAOCP 2, 4.2.2)."""
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
 
 
 def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded product and its exact error, for b of at most 26 significant bits.
+    """Return the rounded product and its exact error; b has at most 26 significant bits.
 
-    Veltkamp's and Dekker's method: a is split in two so that each part times b is exact.
+    By the method of Veltkamp and Dekker, a is split into two parts so that each part times b is exact.
     """
     high = (a.view(torch.int64) & -(1 << 27)).view(torch.float64)
     product = a * b
@@ -72,7 +72,7 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _round_to_odd(total: Tensor, error: Tensor) -> Tensor:
-    """Round total + error to odd: total if exact, else the neighbour whose last bit is set.
+    """Round total + error to odd: return total if it is exact, else the neighbour whose last bit is set.
 
     A later rounding to fewer bits can then tell on which side of a midpoint the exact sum lies.
     """

@@ -150,7 +150,7 @@ def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
 
 
 def _lower_tail(z: Fraction) -> int:
-    """⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …), computed with ninety digits."""
+    """Compute ⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …) with ninety digits."""
     if z > 15:
         return 0  # Φ(-15) is 2⁻¹⁶⁸
     with localcontext(Context(prec=_DIGITS)):
@@ -166,7 +166,7 @@ def _lower_tail(z: Fraction) -> int:
 
 @functools.cache
 def _pi() -> Decimal:
-    """π by Euler's series 2·Σ k!/(2k + 1)!!, in which each term is at most half the one before."""
+    """Compute π by Euler's series 2·Σ k!/(2k + 1)!!; each term is at most half the term before."""
     with localcontext(Context(prec=_DIGITS + 10)):
         total, term, k = Decimal(0), Decimal(2), 0
         while term > Decimal(1).scaleb(-_DIGITS - 5):
@@ -177,7 +177,7 @@ def _pi() -> Decimal:
 
 
 def _words(image: int, first: int, count: int, elements: int, domain: int, seed: int) -> list[int]:
-    """Word e mod 4 of the counter (⌊e / 4⌋, sample, image, domain) for every element of every sample."""
+    """Return, for element e of each sample, word e mod 4 of the counter (⌊e / 4⌋, sample, image, domain)."""
     blocks = -(-elements // 4)
     block = torch.arange(blocks).expand(count, blocks)
     sample = torch.arange(first, first + count)[:, None].expand(count, blocks)

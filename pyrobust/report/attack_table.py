@@ -132,7 +132,7 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
 
 
 def _step_rows(curve: RobustnessCurve) -> tuple[list[Row], list[Row], list[Row]]:
-    """Rows with quartiles of the distance, with robust accuracy at epsilons, and with other attacks' confirmations."""
+    """Return rows for quartiles of the distance, for robust accuracy at epsilons, and for other attacks."""
     names = (f"{curve.norm} distance, lower quartile", "median", "upper quartile")
     quartiles: list[Row] = [
         (name, "inf" if math.isinf(value) else Quantity(value, text=f"{value:.4g}"), "", "")

@@ -144,7 +144,7 @@ class Frame:
 
 
 def _folded(caption: str) -> str:
-    """Break a caption into lines that fit, within a word only if the word is longer than a line."""
+    """Break a caption into lines that fit; break words only if they are longer than a line."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 

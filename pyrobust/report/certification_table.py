@@ -195,7 +195,7 @@ def _mean_radius(log: CertificationLog, alpha: float) -> Quantity:
 def _notes(
     logs: Sequence[CertificationLog], curves: Sequence[SurvivalCurve | None], names: Sequence[str], alpha: float
 ) -> list[str]:
-    """Notes below the table, which prevent misreading its numbers."""
+    """Return the notes below the table that prevent a wrong reading of its numbers."""
     notes = []
     for name, log, curve in zip(names, logs, curves, strict=True):
         faults = [finding.message for finding in log.findings] if log.run is None else warnings_of(log.run)
@@ -215,7 +215,7 @@ def _details(
     alpha: float,
     delta: float,
 ) -> list[str]:
-    """Parameters of each log, and definitions."""
+    """Return the parameters of each log, and the definitions."""
     notes = [f"{name}: {fact}" for name, log in zip(names, logs, strict=True) for fact in _origin(log)]
     if any(curve is not None for curve in curves):
         notes.append(

@@ -113,6 +113,6 @@ def _examples(curve: RobustnessCurve) -> str:
 
 
 def _confirmed(curve: RobustnessCurve) -> list[str]:
-    """The caption's line about confirmed points, if there are any."""
+    """Return the caption's line about confirmed points, if there are any."""
     points = [f"{each.attack} at {number_text(each.epsilon)}" for each in curve.confirmations]
     return [f"Triangles: confirmed by {', '.join(points)}"] if points else []

@@ -251,7 +251,7 @@ def _of_logs(logs: Sequence[CertificationLog]) -> list[_Steps]:
 
 
 def _classifier(log: CertificationLog) -> Hashable:
-    """The network and its noise; the file if a log does not state the network."""
+    """Identify a classifier by its network and noise; if a log does not state the network, by the file."""
     if log.header is None or not log.header.model_sha256:
         return str(log.path)
     return (log.header.model, log.header.model_sha256, log.sigma, log.noise)
@@ -264,7 +264,7 @@ def _captions(logs: Sequence[CertificationLog]) -> list[str]:
 
 
 def _steps(steps: _Steps, limit: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ends of the steps up to ``limit``, and the height of the curve up to each end."""
+    """Return the ends of the steps up to ``limit``, and the height of the curve before each end."""
     radii = np.sort(steps.radius[steps.certified])
     corners = np.unique(radii)
     if len(corners) > _STEPS:

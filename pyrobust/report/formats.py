@@ -150,14 +150,14 @@ class ReportTable(Tabular):
         yield from _fitting_tables(self, options.max_width)
 
     def _columns(self) -> dict[str, list[Any]]:
-        """Exact values, as in CSV."""
+        """Return the exact values, as in CSV."""
         return dict(_exact_columns(self))
 
     def _attributes(self) -> dict[str, Any]:
         return {"title": self.title, "notes": list(self.all_notes)}
 
     def _repr_html_(self) -> str:
-        """The whole table with its title and notes; for notebooks."""
+        """Return the whole table with its title and notes, for notebooks."""
         names = [plain_text(column.name) for column in self.columns]
         table = html_table(names, [[list(_texts(self, row)) for row in section] for section in self.sections])
         notes = "".join(f"<li>{html.escape(plain_text(note))}</li>" for note in self.all_notes)
@@ -189,7 +189,7 @@ def rich_table(table: ReportTable) -> Table:
 
 
 def _contents(table: ReportTable) -> list[list[list[str]]]:
-    """The texts of all cells, by section and row."""
+    """Return the texts of all cells by section and row."""
     return [[list(_texts(table, row)) for row in section] for section in table.sections]
 
 
@@ -202,7 +202,7 @@ def _rich_block(
     title: bool = True,
     notes: bool = True,
 ) -> Table:
-    """Some columns of a table as a rich table."""
+    """Return some columns of a table as a rich table."""
     made = Table(
         title=Text(plain_text(table.title)) if title else None,
         caption=_notes(table) if notes else None,
@@ -223,7 +223,7 @@ def _rich_block(
 
 
 def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
-    """The table or, if it is wider than the terminal, blocks of columns, each with the names of the rows."""
+    """Yield the table or, if it is wider than the terminal, blocks of its columns, each with the row names."""
     contents = _contents(table)
     rows = [[column.name for column in table.columns], *(row for section in contents for row in section)]
     natural = [max(len(plain_text(row[j])) for row in rows) for j in range(len(table.columns))]
@@ -261,7 +261,7 @@ def _notes(table: ReportTable) -> Text:
 
 
 def _frame(columns: int) -> int:
-    """Width of the lines and gaps around columns."""
+    """Return the width of the lines and gaps around columns."""
     return 3 * columns + 1
 
 
@@ -331,7 +331,7 @@ def _latex(table: ReportTable) -> str:
 
 
 def _latex_row(table: ReportTable, row: Row) -> list[str]:
-    """A row, with the intervals of its values in a line below them, which keeps columns narrow."""
+    """Return the cells of a row; intervals go into a line below their values, which keeps columns narrow."""
     texts = list(_texts(table, row))
     has_intervals = [
         isinstance(cell, Quantity) and cell.lower is not None and " (" in text
@@ -363,7 +363,7 @@ def _csv(table: ReportTable) -> str:
 
 
 def _exact_columns(table: ReportTable) -> list[tuple[str, list[Any]]]:
-    """Columns of exact values by name, and of the ends of intervals if any cell has an interval."""
+    """Return columns of exact values by name; columns with intervals are followed by those of the ends."""
     columns: list[tuple[str, list[Any]]] = []
     for number, column in enumerate(table.columns):
         cells = [row[number] for row in table.rows]
@@ -415,7 +415,7 @@ def _value(cell: Cell) -> Any:
 
 
 def _texts(table: ReportTable, row: Row) -> Iterator[str]:
-    """Cells of a row, as text for people."""
+    """Yield the cells of a row as text for people."""
     for column, cell in zip(table.columns, row, strict=True):
         if cell is None:
             yield "–"

@@ -139,7 +139,7 @@ def bounds_robustness(run: Run) -> bool:
 
 
 def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> dict[str, list[float]]:
-    """Epsilons by norm at which minimum-norm runs are shown: round numbers, and those of the other runs."""
+    """Return epsilons by norm at which minimum-norm runs are shown: round numbers, and epsilons of other runs."""
     common: dict[str, list[float]] = {}
     for curve in curves:
         # The widest range covers the others; its last number is the largest.
@@ -190,7 +190,7 @@ def _share(rate: Rate | None) -> Cell:
 
 
 def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """Notes on images that one run verified and another run broke within the verified radius."""
+    """Return notes on images that one run verified, and another run broke within the verified radius."""
 
     def subject(run: Run) -> tuple[Any, ...]:
         return (run.header.model_sha256, run.header.data_sha256, norm_of(run.parameters))
@@ -212,7 +212,7 @@ def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
 
 
 def _broken_within(attacked: Run, verified: Run) -> npt.NDArray[np.int64]:
-    """Indices of the images that one run broke within the radius that the other verified."""
+    """Return the indices of images that one run broke within the radius that the other run verified."""
     broken = attacked.correct & ~attacked.robust
     images, rows, proofs = np.intersect1d(
         attacked.table["index"][broken], verified.table["index"][verified.correct], return_indices=True

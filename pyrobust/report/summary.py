@@ -130,7 +130,7 @@ def _certified_first(run: Run, radii: Sequence[float] | None, alpha: float) -> d
 
 
 def _p_a(run: Run, alpha: float) -> dict[str, Any]:
-    """The distribution of p_A; None for a sequential run."""
+    """Return the distribution of p_A; None for a sequential run."""
     curve = survival_of(log_of_run(run))
     if curve is None:
         return {"p_a": None}

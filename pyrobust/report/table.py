@@ -244,7 +244,7 @@ def _prediction_rows(run: Run, alpha: float) -> list[Row]:
 
 
 def _p_a_rows(curve: SurvivalCurve, alpha: float) -> list[Row]:
-    """Area under the survival curve of p_A, quartiles of p_A, and the share of all images at several values of it."""
+    """Return rows with the area under the survival curve of p_A, quartiles of p_A, and the curve at several values."""
     area = curve.area_estimate(alpha)
     interval = Interval(area.lower, area.upper, percent=False)
     rows: list[Row] = [("area under the survival curve of p_A", Quantity(area.value), "", interval)]
@@ -257,7 +257,7 @@ def _p_a_rows(curve: SurvivalCurve, alpha: float) -> list[Row]:
 
 
 def _survival(run: Run) -> SurvivalCurve | None:
-    """The survival curve of p_A; None for a run without votes."""
+    """Return the survival curve of p_A; None for a run without votes."""
     kind = run.header.type
     votes = kind.class_votes(run)
     if votes is None:
@@ -272,7 +272,7 @@ def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate
 
 
 def _radius_rows(run: Run, alpha: float) -> list[Row]:
-    """The average certified radius, over all images, and the mean radius of the correct ones."""
+    """Return rows with the average certified radius over all images, and the mean radius of the correct ones."""
     radius, correct = run.table["radius"], run.correct
     average = average_certified_radius(radius, correct, alpha)
     mean = average_radius(radius, correct)
@@ -284,7 +284,7 @@ def _radius_rows(run: Run, alpha: float) -> list[Row]:
 
 
 def _verdict_rows(run: Run, epsilon: float, alpha: float) -> list[Row]:
-    """Rows of one epsilon: the verified rate, then the number of images by verdict and stage."""
+    """Return rows for one epsilon: the verified rate, then the number of images by verdict and stage."""
     verdicts = run.verdicts(epsilon)
     verified = int((verdicts["verdict"] == "verified").sum())
     name = f"verified at {norm_of(run.parameters)} epsilon {number_text(epsilon)}"

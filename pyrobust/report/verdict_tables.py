@@ -102,7 +102,7 @@ def group_name(group: Key) -> str:
 
 
 def _short(name: str) -> str:
-    """A name without its middle if it is long."""
+    """Shorten a long name by leaving out its middle."""
     return name if len(name) <= _LONGEST else f"{name[:_LONGEST]} … {name[-20:]}"
 
 
@@ -406,7 +406,7 @@ def _confidence(alpha: float, intervals: int) -> str:
 def _at_k(
     verdicts: ThreatVerdicts, by: tuple[str, ...], k: int | None, alpha: float
 ) -> tuple[ThreatRates | None, list[str]]:
-    """Success at k if the attempts allow it, and notes: its definition, or why it is left out."""
+    """Return success at k if there are enough attempts, and notes: its definition, or why it is left out."""
     groups = grouped(verdicts, by, None).values()
     attempts = max(len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values())
     if k is None and attempts == 1:
@@ -424,7 +424,7 @@ def _at_k(
 def _queries(
     verdicts: ThreatVerdicts, by: tuple[str, ...], budget: int | None, alpha: float
 ) -> tuple[dict[Key, QueriesToSuccess], int]:
-    """Queries to success of the groups that have any, and the budget."""
+    """Return queries to success for the groups that have any, and the budget."""
     queries = max((row.queries for row in verdicts if row.queries is not None), default=0)
     spent = budget if budget is not None else queries
     if queries <= 1:  # a count of attempts, not a search

@@ -119,7 +119,7 @@ class ChunkDigests:
         return dict(zip(numbers, columns[1], strict=True))
 
     def _refuse(self, path: Path, numbers: Sequence[int], of: str) -> None:
-        """Raise FileFormatError if there are chunks whose contents or examples differ from their digests."""
+        """Raise FileFormatError if ``numbers`` names chunks: their contents or examples differ from their digests."""
         if numbers:
             number = min(numbers)
             more = f", and those of {len(numbers) - 1} more chunks," if len(numbers) > 1 else ""
@@ -148,7 +148,7 @@ class ChunkDigests:
     def _encoded(
         self, table: str, columns: Sequence[str], images: Sequence[int]
     ) -> Iterator[tuple[int, EncodedRows, int, int]]:
-        """Yield each chunk that has rows of these images, with all rows and the start and stop of the chunk's rows."""
+        """Yield all rows of each chunk that has rows of these images, with start and stop of the chunk's rows."""
         rows = self._rows(table, columns, images).fetchall()
         if not rows:
             return
@@ -174,7 +174,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split increasing chunk numbers into consecutive series, and these into pieces of at least one chunk."""
+        """Split increasing chunk numbers into series of consecutive ones, and these into pieces of whole chunks."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):
@@ -183,14 +183,14 @@ class ChunkDigests:
                 start = stop
 
     def _pieces(self, unit: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield the images of consecutive chunks; a chunk larger than a piece is yielded piece by piece."""
+        """Yield the images of consecutive chunks; if these are larger than a piece, yield them piece by piece."""
         size, order = self._chunks.size, self._chunks.order
         stop = min((unit[-1] + 1) * size, len(order))
         for start in range(unit[0] * size, stop, _PIECE):
             yield order[start : min(stop, start + _PIECE)]
 
     def _rows(self, table: str, columns: Sequence[str], images: Sequence[int]) -> sqlite3.Cursor:
-        """Select the rows of images, in index order."""
+        """Select the rows of images in the order of their indices."""
         span = (
             f"BETWEEN {images[0]} AND {images[-1]}"
             if isinstance(images, range)
@@ -202,7 +202,7 @@ class ChunkDigests:
 
 
 def _xor(digests: Sequence[Any]) -> bytes:
-    """XOR of digests; an empty one counts as zero."""
+    """Return the XOR of digests; an empty digest counts as zero."""
     if not all(isinstance(digest, bytes) and len(digest) in (0, _BYTES) for digest in digests):
         raise ValueError(f"digests: expected {_BYTES} bytes")
     return reduce(xor, (int.from_bytes(digest, "big") for digest in digests), 0).to_bytes(_BYTES, "big")

@@ -54,7 +54,7 @@ class Chunks:
 
     @cached_property
     def _rank(self) -> npt.NDArray[np.uint32] | None:
-        """Position of each image in the run's order, listed by index; None if the run takes images in index order."""
+        """Return the position of each image in the run's order, by index; None if images are taken by index."""
         if isinstance(self.order, range):
             return None
         rank = np.empty(len(self.order), dtype=np.uint32)

@@ -53,7 +53,7 @@ class EncodedRows:
             self._enter(values, self._heads["types"][:, column], self._heads["words"][:, column])
 
     def _enter(self, values: Sequence[Any], types: npt.NDArray[Any], words: npt.NDArray[Any]) -> None:
-        """Encode a column into the row heads and, if it has texts or blobs, add these."""
+        """Write a column into the fixed part of the rows; append its texts or blobs, if it has any."""
         present = set(map(type, values))
         types[:] = [_TAGS[type(value)] for value in values] if len(present) > 1 else _TAGS[present.pop()]
         if (types == _TAGS[int]).all():
@@ -77,7 +77,7 @@ class EncodedRows:
 
 
 def _word(value: Any) -> int:
-    """Encode a value as 64 bits: its own bits or, for a text or blob, its length."""
+    """Encode a value in 64 bits: the value's bits or, for a text or blob, its length."""
     if value is None:
         return 0
     if isinstance(value, str | bytes):

@@ -74,7 +74,7 @@ class LockedFile(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Create an empty database's tables with ``_create``, or check existing ones; leave the database locked."""
+        """Create the tables of an empty database with ``_create``, or check existing ones; keep it locked."""
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -105,7 +105,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _make_file(self) -> bool:
-        """Create an empty file (to SQLite, an empty database) unless the path exists; return whether it did so."""
+        """Unless the path exists, create an empty file, to SQLite an empty database; return whether it was created."""
         if self._file is None:
             return False
         if os.path.isdir(self._file):
@@ -169,10 +169,10 @@ class LockedFile(ABC):
         self.connection.execute("BEGIN IMMEDIATE")
 
     def _lock_in_wal_mode(self) -> None:
-        """Take the write lock again after the transaction in which the file was read or created has ended.
+        """Take the write lock again after the end of the transaction that read or created the file.
 
-        WAL mode cannot be set inside a transaction, so the lock is released for a moment. If another process writes in
-        this moment, the seal (the digest of all that the file holds) shows it.
+        WAL mode cannot be set inside a transaction, so the lock is released for a moment. If another process writes at
+        this moment, the seal (the digest of the file's whole content) reveals it.
         """
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("BEGIN IMMEDIATE")
@@ -184,7 +184,7 @@ class LockedFile(ABC):
         return self.connection.execute("SELECT * FROM seal").fetchall()
 
     def _identity_of_file(self) -> tuple[int, int] | None:
-        """Device and inode of the file; None for a run in memory and for a file that is gone."""
+        """Return device and inode of the file; None for a run in memory, and for a file that no longer exists."""
         if self._file is None:
             return None
         with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ class _MergedRun(Run):
         return len(self.table["index"]) if "table" in self.__dict__ else sum(map(len, self._shards))
 
     def blocks(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield the tables of the shards, one after another, some thousand rows at a time."""
+        """Yield the tables of the shards one after another, in blocks of some thousand rows."""
         for shard in self._shards:
             yield from shard.blocks()
 
@@ -166,7 +166,7 @@ def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
 
 def _shard_at(path: Path) -> Run | None:
-    """The run in a file if it is a shard; None for any other file, whose faults are reported when it is read later."""
+    """Return the run in a file if it is a shard; None for other files, whose faults are reported when they are read."""
     try:
         if not is_run(path):
             return None

@@ -94,7 +94,7 @@ def _check_new(out: Path) -> None:
 
 @contextlib.contextmanager
 def _new_file(out: Path) -> Iterator[Path]:
-    """Yield a temporary path beside a new file; give the file its final name once it is written."""
+    """Yield a temporary path next to the new file; after writing, move it to the final name."""
     folder = None
     try:
         folder = Path(tempfile.mkdtemp(dir=out.absolute().parent, prefix=TEMPORARY))
@@ -121,7 +121,7 @@ def _new_file(out: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or folder to disk, so that it survives a power cut."""
+    """Flush a file or folder to disk, so that it survives a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -176,7 +176,7 @@ class _MergedFile(LockedFile):
         return int(min(BLOCK, max(1, _BLOCK_BYTES * sum(map(len, self._shards)) // max(1, total))))
 
     def _machines(self) -> Iterator[tuple[int, str]]:
-        """The machines of each chunk that was not computed by the run's machine alone."""
+        """Yield the machines of each chunk that other machines than the run's helped to compute."""
         identity = self.header.identity
         assert identity is not None
         names, machine = [identity.machine], np.zeros(len(self._expected), dtype=np.uint16)
@@ -194,7 +194,7 @@ class _MergedFile(LockedFile):
 
 
 def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16]) -> None:
-    """Write the number of each image's machine to ``machine``; new names of machines are appended to ``names``."""
+    """Write the number of each image's machine to ``machine``, and append new machine names to ``names``."""
     identity, whole = shard.header.identity, chosen_indices(shard.parameters | {"shard": None})
     assert identity is not None
 
@@ -214,7 +214,7 @@ def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16
 
 
 def _merged_header(shards: list[Run]) -> Header:
-    """The header of the whole run, with the code hashes of all shards."""
+    """Return the header of the whole run, with the code hashes of all shards."""
     first = shards[0].header
     assert first.identity is not None
     identities = [run.header.identity for run in shards]
@@ -224,7 +224,7 @@ def _merged_header(shards: list[Run]) -> Header:
 
 
 def _rows(shard: Run, block: range) -> list[tuple[Any, ...]]:
-    """The rows of a shard for a range of images, as SQLite stores them."""
+    """Return the rows of a shard for a range of images, as SQLite stores them."""
     assert shard.path is not None
     with closing(connect_readonly(shard.path)) as connection, reading(shard.path):
         bounds = (block[0], block[-1])

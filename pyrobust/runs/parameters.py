@@ -66,7 +66,7 @@ def describe_differences(
 
 
 def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Move the entries of dictionary parameters to the top level, under qualified names where names collide."""
+    """Move the entries of parameters that are dictionaries to the top level; qualify names that occur twice."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
         entries = value.items() if isinstance(value, dict) else ()

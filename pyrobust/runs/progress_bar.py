@@ -29,7 +29,7 @@ def progress_bar(unit: str) -> Iterator[Show]:
             return Text("" if task.speed is None else f"{task.speed:.2f}/s")
 
     class Time(TimeRemainingColumn):
-        """Time left or, once the sweep is finished, the time that the sweep took."""
+        """Shows the time left or, after the end of the sweep, the time that it took."""
 
         def render(self, task: Task) -> Text:
             return Text("took " if task.finished else "ETA ").append_text(super().render(task))

@@ -377,7 +377,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 
 
 def _roll_back_killed_writer(path: Path) -> None:
-    """Let SQLite undo the transaction of a writer that was killed while creating or closing a run.
+    """Let SQLite undo the transaction of a writer that was killed while it created or closed a run.
 
     SQLite undoes it only for a connection that may write. Until then, read-only connections cannot open the file. This
     function touches neither the journal of a writer that still runs nor databases of other programs.

@@ -414,7 +414,7 @@ class Run(Tabular):
             return read_examples(connection, path, self.parameters, indices)
 
     def _of_kind(self, name: str, method: str = "") -> Any:
-        """Return a function of the run's kind; if the kind lacks it, raise InputError about ``method``."""
+        """Return a function of the run's kind; if the kind lacks it, raise InputError that names ``method``."""
         attribute = getattr(self.header.type, name, None)
         if attribute is None:
             expected = named(kind for kind in KINDS.values() if hasattr(kind, name))
@@ -422,7 +422,7 @@ class Run(Tabular):
         return attribute
 
     def _expect_rows(self, method: str) -> None:
-        """If the run is empty, raise InputError that names the method."""
+        """Raise InputError that names the method if the run is empty."""
         if not len(self):
             raise InputError(method, problem="run is empty", hint="resume it first")
 
@@ -445,7 +445,7 @@ class Run(Tabular):
 
 
 def _images(indices: Sequence[int]) -> str:
-    """Describe which images a run holds: "0 to 5", or the first images if some in between are missing."""
+    """Describe which images a run holds, such as "0 to 5"; if some in between are missing, name the first ones."""
     if not indices:
         return "which holds none yet"
     begin, stop = indices[0], indices[-1]

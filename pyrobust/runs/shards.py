@@ -225,7 +225,7 @@ def _check_same_sweep(first: Path, expected: Header, path: Path, header: Header)
 
 
 def _read(path: Path) -> tuple[Header, ShardState, tuple[int, ...]]:
-    """Read a run's header, its state, and the numbers (from 1) of the chunks that the run lacks."""
+    """Read a run's header, its state, and the numbers of its missing chunks, counted from 1."""
     for attempt in range(_ATTEMPTS):
         try:
             if not is_written(path):
@@ -271,8 +271,8 @@ def _number(header: Header) -> int:
 def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
     """Yield the files of a folder that are runs or are named like runs.
 
-    The file that this process is writing and SQLite's companions of this file are not even opened. The reason is that
-    closing a file releases all locks that the process holds on it, including SQLite's.
+    Neither the file that this process is writing nor SQLite's companions of this file are opened, because closing a
+    file releases all locks that the process holds on it, including SQLite's.
     """
     try:
         files = sorted(folder.iterdir())
@@ -295,7 +295,7 @@ def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
 
 
 def _read_fixed_header(path: Path) -> Header | None:
-    """Read the header of a run on images without locks, since it never changes; None for other databases."""
+    """Read the header of a run on images, without locks since it never changes; None for other databases."""
     for attempt in range(_ATTEMPTS):
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"

@@ -43,16 +43,16 @@ class _Results(Tabular):
 
     @property
     def keyed_by(self) -> str:
-        """How the noise was keyed: by given "indices", or by "values" of the examples."""
+        """How the noise was keyed: by the given "indices", or by the "values" of the examples."""
         return "indices" if self.keys is None else "values"
 
     @property
     def repeated(self) -> int:
         """Number of examples that share their noise with an earlier example of the call.
 
-        If noise is keyed by values, each of these examples equals an earlier example and repeats that example's result.
-        A rate over the call is then based on fewer distinct examples than rows. The confidence interval of the rate
-        does not account for this.
+        Noise keyed by values is equal for equal examples, so each of these examples repeats an earlier result. A rate
+        over the call is then based on fewer distinct examples than rows, and the rate's confidence interval does not
+        account for this.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -65,7 +65,7 @@ class _Results(Tabular):
         return values
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """One row per example; histograms are left out."""
+        """Return one row per example, without histograms."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray) and value.ndim == 1}
 
     def _attributes(self) -> dict[str, Any]:

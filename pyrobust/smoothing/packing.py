@@ -145,7 +145,7 @@ class SequencePacker:
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
 
     def _look_ahead(self, room: int) -> list[list[tuple[int, int, int]]]:
-        """Return runs beyond the next look, one list per look, for rows that the model computes anyway."""
+        """Return runs beyond the next look, one list per look, to fill rows that the model computes in any case."""
         stages: list[list[tuple[int, int, int]]] = []
         looks = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
         while room and (looks := {slot: look for slot, look in looks.items() if look < self.rule.n}):

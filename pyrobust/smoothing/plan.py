@@ -310,7 +310,7 @@ def _simulate(
     fixed_counts: Sequence[int],
     rng: np.random.Generator,
 ) -> tuple[_Floats, _Floats, _Bools]:
-    """Per image and radius: samples until the decision, certificates gained over fixed n, and whether undecided."""
+    """Simulate each image and radius: samples until decided, certificates gained over fixed n, and if undecided."""
     looks = np.array(rule.looks)
     counts = rng.binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
     stops, gained, undecided = [], [], []
@@ -323,7 +323,7 @@ def _simulate(
 
 
 def _first_true(mask: _Bools) -> npt.NDArray[np.intp]:
-    """Index of the first true column of each row; the number of columns if none is true."""
+    """Return the index of the first true column of each row, or the number of columns if none is true."""
     first: npt.NDArray[np.intp] = np.where(mask.any(axis=1), mask.argmax(axis=1), mask.shape[1])
     return first
 

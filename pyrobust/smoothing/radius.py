@@ -25,7 +25,7 @@ _MIN_SIGMA, _MAX_SIGMA = 2.0**-126, 2.0**124
 
 
 def _checked_sigma(sigma: float) -> float:
-    """Return the smaller of sigma and sigma rounded to float32; the noise is drawn with the rounded sigma."""
+    """Return the smaller of sigma and float32(sigma), since the noise is drawn with float32(sigma)."""
     sigma = number("sigma", sigma)
     if not _MIN_SIGMA <= sigma <= _MAX_SIGMA:
         raise InputError("sigma", "a positive number in the range of float32 noise", sigma)

@@ -225,7 +225,7 @@ class Sampler:
             )
 
     def _logits(self, batch: Tensor, rows: int) -> Tensor:
-        """Logits [rows, K] of the noisy copies at the beginning of a batch."""
+        """Compute the logits [rows, K] of the noisy copies, which are the first rows of a batch."""
         if self._table is None:
             logits = self.runner.row_probe.logits(batch[:rows], exact=False)
         else:

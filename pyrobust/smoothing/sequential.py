@@ -293,5 +293,5 @@ class CertificationRule:
         return math.nextafter(alpha / self.num_classes, 0.0)
 
     def _two_class_estimate(self, p: _Floats, rival: _Floats) -> _Floats:
-        """Estimate the two-class radius; negative if nothing is certified, infinite for p = 1 or rival = 0."""
+        """Estimate the two-class radius; negative if nothing is certified, infinite if p = 1 or rival = 0."""
         return np.asarray(0.5 * self.sigma * (special.ndtri(p) - special.ndtri(rival)), dtype=np.float64)

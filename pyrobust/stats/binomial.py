@@ -39,7 +39,7 @@ _STOP_BITS: Final = 80
 
 
 def _log_tail(k: int, n: int, num: int, den: int) -> tuple[Decimal, Decimal]:
-    """Upper bounds on ln P(Bin(n, num/den) >= k) and on S, for 0 < num < den; call under context()."""
+    """Return upper bounds on ln P(Bin(n, num/den) >= k) and on S, for 0 < num < den; call under context()."""
     complement = den - num
     a, b = (n - k) * num, (k + 1) * complement
     term = total = _ONE
@@ -60,7 +60,7 @@ def _log_tail(k: int, n: int, num: int, den: int) -> tuple[Decimal, Decimal]:
 
 
 def _proved_bound(k: int, n: int, alpha: float, guess: float, upper: bool) -> float:
-    """Return a double close to the exact bound, proved to be on its safe side; the guess only saves time."""
+    """Return a double near the exact bound, proved to be on its safe side; a better guess only saves time."""
     # Both bounds solve P(Bin(n, v) >= m) <= alpha: for successes with v = x and m = k, or for failures with v = 1 - x
     # and m = n - k. The rounding applies to x itself, so that a small upper bound keeps its digits.
     m = n - k if upper else k
@@ -107,7 +107,7 @@ def _upper(k: int, n: int, alpha: float) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def _tail_of_half(k: int, n: int, sides: int) -> float:
-    """``sides · P(Bin(n, 1/2) >= k)``, at most 1, rounded up."""
+    """Return ``sides · P(Bin(n, 1/2) >= k)``, rounded up, and at most 1."""
     if k == 0:
         return 1.0
     with localcontext(context()):

@@ -97,7 +97,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
 
 def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float:
-    """The least u found such that every larger u is proved to be rejected."""
+    """Return the least u found such that all larger u are proved to be rejected."""
     n, largest = len(sizes), float(sizes.max())
     if not zeros.any():
         return 1.0
@@ -133,9 +133,9 @@ def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float
 def _rejected(
     u: _Floats, edges: _Floats, terms: tuple[_Floats, ...], n: int, alpha: float, nothing: bool
 ) -> npt.NDArray[np.bool_]:
-    """Whether each "t >= u" [K] is certainly rejected with the bets of the cell that starts at its edge [K].
+    """Whether each "t >= u" [K] is certainly rejected by the bets of the cell that begins at its edge [K].
 
-    If "t >= u" is rejected for one u, it is also rejected for every larger u in the same cell.
+    If "t >= u" is rejected for one u, it is also rejected for all larger u in the same cell.
     """
     zeros, slack, weights, times = terms
     odds = u / (1 - u)

@@ -63,7 +63,7 @@ class LatticeOutcome:
 
 @dataclass(frozen=True)
 class _Distribution:
-    """Probabilities of counts ``first``, ``first`` + 1, ..., and the probability mass dropped from them."""
+    """Probabilities of the counts ``first``, ``first`` + 1, ..., and the probability mass dropped from them."""
 
     first: int
     mass: FloatArray

@@ -80,7 +80,7 @@ def _remainder(x: CountArray, small: FloatArray, series: tuple[float, ...]) -> F
 
 
 def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> FloatArray:
-    """Upper bound on the value of N D(q, p) at which W(p) = 1/alpha."""
+    """Return an upper bound on the value of N D(q, p) at which W(p) = 1/alpha."""
     trials = successes + failures
     half, whole = _small_remainders()
     remainders = _remainder(successes, half, _HALF) + _remainder(failures, half, _HALF)
@@ -90,7 +90,7 @@ def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> Fl
 
 
 def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: FloatArray) -> tuple[FloatArray, ...]:
-    """Terms of N D at N p = a = A - d: A ln(A / a) and F ln((F + d) / F), whose difference is N D."""
+    """Return the terms of N D at N p = a = A - d, A ln(A / a) and F ln((F + d) / F); N D is their difference."""
     # The smaller of a and d is exact and enters the logarithm.
     small = d <= 0.5 * successes
     gain = np.where(small, -np.log1p(-np.where(small, d, 0.0) / successes), np.log(successes / np.where(small, 1.0, a)))
@@ -98,7 +98,7 @@ def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: F
 
 
 def _limit(successes: CountArray, failures: CountArray, alpha: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lower limit p with proved W(p) >= 1/alpha, for A >= 1, as a = N p and d = A - a; a = 0 if unproved."""
+    """Return a lower limit p with proved W(p) >= 1/alpha for A >= 1, as a = N p and d = A - a; a = 0 if unproved."""
     bound = _bound(successes, failures, alpha)
     wins, losses = successes.astype(np.float64), failures.astype(np.float64)
     trials = wins + losses
@@ -202,7 +202,7 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
 
 
 def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> CountArray:
-    """Approximate smallest A > N p with W(p) >= 1/alpha, by bisection; N + 1 if none."""
+    """Find the approximate smallest A > N p with W(p) >= 1/alpha by bisection; N + 1 if there is none."""
     below, above = np.floor(trials * p).astype(np.int64), trials + 1
     while (above - below > 1).any():
         a = np.clip((below + above) // 2, 1, trials)
@@ -218,7 +218,7 @@ def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> Coun
 def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """Last count in direction -step that meets a monotone condition, sought nearby; else outside [0, N]."""
+    """Find the last count in direction -step that meets a monotone condition, searched nearby; else outside [0, N]."""
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))

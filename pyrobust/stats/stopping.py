@@ -30,7 +30,7 @@ _NEGLIGIBLE: Final = 1e-10
 
 
 def _prior(target: float, n_max: int) -> tuple[FloatArray, FloatArray]:
-    """Grid of failure probabilities, and its weights under Jeffreys' prior, which is uniform in arcsin(sqrt(p))."""
+    """Return a grid of failure probabilities and their weights under Jeffreys' prior, uniform in arcsin(sqrt(p))."""
     angle, half = np.arcsin(np.sqrt(target)), 0.25 / np.sqrt(n_max)
     # Offsets from the target's angle grow geometrically, from half a standard deviation to 90 degrees.
     low, high = 1e-6, 60.0
@@ -46,7 +46,7 @@ def _prior(target: float, n_max: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _posterior(prior: FloatArray, q: FloatArray, failures: FloatArray, n: int) -> FloatArray:
-    """Posterior weights [failures, q] of the grid points q, given the number of failures in n samples."""
+    """Return posterior weights [failures, q] of the grid points q after these numbers of failures in n samples."""
     log = np.log(prior) + failures[:, None] * np.log(q) + (n - failures[:, None]) * np.log1p(-q)
     weight = np.exp(log - log.max(axis=1, keepdims=True))
     posterior: FloatArray = weight / weight.sum(axis=1, keepdims=True)
@@ -54,7 +54,7 @@ def _posterior(prior: FloatArray, q: FloatArray, failures: FloatArray, n: int) -
 
 
 def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
-    """P(Bin(trials, q) <= count), [q, count]; by the normal approximation if the standard deviation is above 10."""
+    """Return P(Bin(trials, q) <= count), [q, count]; use the normal approximation for standard deviations above 10."""
     mean, deviation = trials * q[:, None], np.sqrt(trials * q * (1.0 - q))[:, None]
     cdf = special.ndtr((count + 0.5 - mean) / deviation)
     narrow = np.flatnonzero(deviation[:, 0] <= 10.0)

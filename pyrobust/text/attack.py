@@ -123,7 +123,7 @@ class WordAttack(ABC):
         return word_substitutions(split.words, self.synonyms, self.constraints)
 
     def _attacked(self, text: str, label: int, targeted: bool) -> Query[dict[str, Any]]:
-        """Attack one text; return its items of ``WordAttackResult``."""
+        """Attack one text; return its items of ``WordAttackResult`` as a dictionary."""
         split = split_words(text)
         search = TextSearch(split, self._sets(split), label, targeted, self.max_queries)
         (clean,) = yield from search.judge([text])
@@ -147,10 +147,10 @@ class WordAttack(ABC):
 
     @abstractmethod
     def _search(self, search: TextSearch, clean: TextMargin, max_changes: int) -> Query[Candidate]:
-        """A candidate that fools the model with at most ``max_changes`` changes, else the one of the lowest margin."""
+        """Find a candidate that fools the model in at most ``max_changes`` changes, else that of the lowest margin."""
 
     def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:
-        """Judge and return the options that text constraints allow, and whether the queries were enough."""
+        """Judge and return the options that the constraints allow, and whether the queries sufficed for all of them."""
         texts = [(changes, search.text(changes)) for changes in options]
         kept = [(c, t) for c, t in texts if all(allow(search.original, t) for allow in self.text_constraints)]
         judgements = yield from search.judge([text for _, text in kept])

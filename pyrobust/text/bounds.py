@@ -54,7 +54,7 @@ class WordBounds(Tabular):
         return (self.lower > 0).all(1)
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each text, with its smallest margin."""
+        """Return one row for each text, with the text's smallest margin."""
         smallest = self.lower.amin(1) if self.lower.shape[1] else torch.full((len(self),), torch.inf)
         return {
             "verified": self.verified.numpy(),
@@ -256,7 +256,7 @@ class Problem:
         return proved
 
     def _margins(self, length: int, texts: list[int], changes: Tensor) -> Tensor:
-        """Lower bounds [n, K − 1] of texts of one length."""
+        """Compute lower bounds [n, K − 1] for texts of one length."""
         points, finite = self._points(texts)
         if length not in self._bounded:
             self._bounded[length] = BoundedModel(self._network, points[:1, 0])
@@ -276,7 +276,7 @@ class Problem:
         return lower
 
     def _points(self, texts: list[int]) -> tuple[Tensor, Tensor]:
-        """Vectors [n, K, L, ...] of all words, the first repeated as padding, and whether all are finite."""
+        """Return vectors [n, K, L, ...] of all words, the first repeated as padding, and whether all are finite."""
         chosen = pad_choices([[[self._row[index] for index in words] for words in self.sets[i]] for i in texts])
         chosen = chosen.to(self._vectors.device)
         finite = self._finite[chosen].flatten(1).all(1)

@@ -104,7 +104,7 @@ def number_of_texts(sets: Sequence[Sequence[str]], max_changes: int | None = Non
 
 
 def _all_changes(sets: Sequence[Sequence[str]], max_changes: int) -> Iterator[Changes]:
-    """All combinations of 1 to ``max_changes`` changes, in ascending order of their number."""
+    """Yield all combinations of 1 to ``max_changes`` changes, those with fewer changes first."""
     positions = [position for position, allowed in enumerate(sets) if len(allowed) > 1]
     for size in range(1, min(max_changes, len(positions)) + 1):
         for chosen in itertools.combinations(positions, size):

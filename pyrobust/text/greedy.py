@@ -131,7 +131,7 @@ class WordSubstitution(WordAttack):
         return beam[0]
 
     def _ranked(self, search: TextSearch, positions: list[int]) -> Query[tuple[list[int], Candidate | None]]:
-        """Positions, the most important first, and a success if one was found on the way."""
+        """Return the positions by decreasing importance, and a success if one was found while ranking."""
         if self.ranking == "none" or len(positions) < 2:
             return positions, None
         margins = dict.fromkeys(positions, math.inf)
@@ -155,7 +155,7 @@ class WordSubstitution(WordAttack):
         return sorted(positions, key=margins.__getitem__), None
 
     def _best_success(self, search: TextSearch, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The fooled candidate that is most similar to the original; without a similarity, the first one."""
+        """Return the fooled candidate most similar to the original; without a similarity, the first one."""
         fooled = [candidate for candidate in candidates if search.fooled(candidate.judgement)]
         similarity = self.similarity
         if not fooled or similarity is None:
@@ -164,7 +164,7 @@ class WordSubstitution(WordAttack):
 
     @staticmethod
     def _options(beam: Sequence[Candidate], position: int, allowed: Sequence[str], max_changes: int) -> list[Changes]:
-        """The texts of the beam with another word at this position, each once."""
+        """Return the beam's texts with other words at this position, each text once."""
         options: dict[frozenset[tuple[int, str]], Changes] = {}
         for changes, _ in beam:
             reduced = {p: word for p, word in changes.items() if p != position}

@@ -244,7 +244,7 @@ def word_sandwich(
 def _misclassified(
     classifier: WordClassifier, attacked: WordAttackResult, crossings: Sequence[WordCrossing], options: dict[str, Any]
 ) -> set[int]:
-    """Return the texts whose misclassification is proved in the certificates' arithmetic, which excludes rounding."""
+    """Return the texts that are proved to be misclassified in the certificates' arithmetic, which has no rounding."""
     judged = [crossing for crossing in crossings if crossing.predicted >= 0]
     sets = [[(word,) for word in split_words(crossing.adversarial).words] for crossing in judged]
     lower = certify_words(classifier, sets, [crossing.predicted for crossing in judged], **options).lower

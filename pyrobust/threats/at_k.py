@@ -85,7 +85,7 @@ def largest_k(rows: Sequence[ThreatVerdict]) -> int:
 
 
 def _share(n: int, c: int, k: int) -> float:
-    """1 - C(n - c, k) / C(n, k), correctly rounded."""
+    """Compute 1 - C(n - c, k) / C(n, k), correctly rounded."""
     total = math.comb(n, k)
     return (total - math.comb(n - c, k)) / total
 

@@ -197,7 +197,7 @@ def compare_by(
 
 
 def _tables(rows: Sequence[Any], side: Side) -> dict[str, dict[Key, list[Prompt]]]:
-    """Prompts by the value of the compared column, then by the other column, threat and behaviour."""
+    """Group prompts by the value of the compared column, then by the other column, threat and behaviour."""
     tables: defaultdict[str, dict[Key, list[Prompt]]] = defaultdict(dict)
     for (model, group, threat, *_), prompt in prompts_of(rows).items():
         name, other = (model, group) if side == "model" else (group, model)
@@ -262,19 +262,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _ends(differences: np.ndarray[Any, np.dtype[np.float64]], alpha: float) -> tuple[float, float]:
-    """Interval of the mean of differences in [-1, 1], from the interval of the mean of (difference + 1) / 2."""
+    """Return the interval of a mean of differences in [-1, 1], from that of the mean of (difference + 1) / 2."""
     lower, upper = bounded_mean_interval(np.clip((differences + 1) / 2, 0.0, 1.0), 1, alpha)
     return 2 * lower - 1, 2 * upper - 1
 
 
 def _sign_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """One-sided p-value of the hypothesis that the mean of differences of -1, 0 and 1 is at most 0, by a sign test."""
+    """Return the one-sided p-value, by a sign test, for a mean of at most 0 of differences -1, 0 and 1."""
     positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
     return float(binomial_test(positive, positive + negative, "greater")) if positive + negative else 1.0
 
 
 def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """One-sided p-value of a mean of at most 0: the least error rate whose lower bound is above 0, rounded up."""
+    """Return the one-sided p-value for a mean of at most 0: the least alpha whose lower bound exceeds 0, rounded up."""
 
     def rejects(step: int) -> bool:
         return _ends(differences, 2 * _LEAST * _STEP**step)[0] > 0
@@ -286,7 +286,7 @@ def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
-    """The first of the integers 0 … last from which on a condition holds, given that it holds at the last."""
+    """Return the first of the integers 0 … last from which on a condition holds; it must hold at the last."""
     low = -1
     while last - low > 1:
         middle = (low + last) // 2

@@ -182,7 +182,7 @@ def _rate(groups: Any, per: Per, judge: SameAnswer | None, confidence: float, *,
 
 
 def _items(groups: Any) -> Iterator[tuple[str, list[Any]]]:
-    """The groups with their names for errors."""
+    """Yield the groups with the names that errors use for them."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise InputTypeError("groups", "a sequence of groups of answers", shown(groups))
     named = groups.items() if isinstance(groups, Mapping) else enumerate(groups)

@@ -107,7 +107,7 @@ def read_parquet(path: Path) -> list[ThreatVerdict]:
 
 
 def _edited(where: str, row: dict[str, Any]) -> ThreatVerdict:
-    """A verdict from a row with the types that pandas gives edited columns, such as floats for integers."""
+    """Return a verdict from a row edited with pandas, which changes types, for example integers to floats."""
     extras = {name: row.pop(name) for name in list(row) if name not in COLUMNS}
     row["extras"] = tuple((name, "" if value is None else str(value)) for name, value in extras.items())
     for name, value in row.items():

@@ -50,7 +50,7 @@ def function_name(function: Any) -> str:
 
 
 def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
-    """Yield a line for each value that a callable holds, and for byte code if wanted."""
+    """Yield a line for each value that a callable holds and, if wanted, for its byte code."""
     if isinstance(value, functools.partial):
         yield from _lines("argument", enumerate(value.args), byte_code, seen)
         yield from _lines("argument", value.keywords.items(), byte_code, seen)
@@ -86,14 +86,14 @@ def _lines(kind: str, values: Any, byte_code: bool, seen: set[int]) -> Iterator[
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a number, a text or a tuple of these, whose repr is the same in each process."""
+    """Whether a value is a number, a text or a tuple of these, which have the same repr in each process."""
     if type(value) is tuple:
         return all(map(_plain, value))
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
 def _code(code: types.CodeType) -> str:
-    """Byte code with its constants and names."""
+    """Encode byte code with its constants and names."""
     constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
     # the order of frozen sets differs between processes
     constants = ["".join(sorted(c)) if c.startswith("frozenset") else c for c in constants]

@@ -362,7 +362,7 @@ def named(name: str, *settings: Any) -> str:
 
 
 def _textual(rule: str, equal: Callable[[str, str], bool], text: str = "") -> RuleJudge:
-    """A judge that compares the answer with a text or, without one, with the target."""
+    """Return a judge that compares the answer with a text or, without one, with the target."""
 
     def judge(prompt: ThreatPrompt, answer: str) -> bool:
         return equal(answer, text or prompt.target) != (not text and prompt.threat == "factuality")
@@ -375,13 +375,13 @@ def _plain(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Text in one case, without punctuation and surplus space."""
+    """Return the text in one case, without punctuation and surplus space."""
     kept = (" " if unicodedata.category(c)[0] in "PZC" else c for c in unicodedata.normalize("NFKC", text).casefold())
     return " ".join("".join(kept).split())
 
 
 def _matches(answer: str, wanted: str) -> bool:
-    """Whether the words agree, or, for a target without words, which any empty answer would match, the texts."""
+    """Whether the words are equal or, for a target without words, the texts: any empty answer has its words."""
     return _words(answer) == _words(wanted) if _words(wanted) else answer.strip() == wanted.strip()
 
 

@@ -179,7 +179,7 @@ def verdict_on(prompt: ThreatPrompt, id: str, attempt: int, model: str, **values
 
 
 def _prompt(value: Any, number: int) -> ThreatPrompt:
-    """A prompt from a string, a chat or a mapping."""
+    """Make a prompt from a string, a chat or a mapping."""
     if isinstance(value, str):
         return ThreatPrompt(str(number), value)
     if isinstance(value, list | tuple):
@@ -206,7 +206,7 @@ def _prompt(value: Any, number: int) -> ThreatPrompt:
 
 
 def _chat(messages: Any) -> list[dict[str, str]] | None:
-    """The messages if each has a role and content, else None."""
+    """Return the messages if each has a role and content, else None."""
     if not isinstance(messages, list | tuple) or not messages:
         return None
     mappings = [message for message in messages if isinstance(message, Mapping)]

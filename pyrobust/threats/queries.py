@@ -106,13 +106,13 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """Lower end of the interval for the least values, and upper end of the interval for the greatest values."""
+        """Return the lower end of the interval for the least values, and the upper end for the greatest values."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]
 
     def first(side: int, level: float, times: list[int]) -> int | None:
-        """The first of ``times`` at which the interval's lower (side 0) or upper (side 1) end reaches the level."""
+        """Return the first of ``times`` at which the interval's lower (side 0) or upper (1) end reaches the level."""
         low, high = -1, len(times)
         while high - low > 1:
             middle = (low + high) // 2
@@ -148,7 +148,7 @@ def queries_to_success(
 
 
 def _spent(row: ThreatVerdict, budget: int) -> tuple[float, float]:
-    """Least and greatest min(queries to success, budget) / budget."""
+    """Return the least and the greatest possible min(queries to success, budget) / budget."""
     if row.queries is None or row.success is None:
         return 0.0, 1.0
     spent = min(row.queries, budget) / budget
@@ -156,7 +156,7 @@ def _spent(row: ThreatVerdict, budget: int) -> tuple[float, float]:
 
 
 def _succeeded(row: ThreatVerdict, time: int) -> tuple[int, int]:
-    """Least and greatest number of successes, 0 or 1, within a number of queries."""
+    """Return the least and the greatest possible number of successes, 0 or 1, within a number of queries."""
     if row.queries is None or row.success is None:
         return 0, 1
     if row.queries >= time and not row.success:
@@ -186,7 +186,7 @@ def _kaplan_meier(prompts: list[list[ThreatVerdict]], budget: int) -> list[tuple
 
 
 def _area(curve: list[tuple[int, float]], budget: int) -> float:
-    """Area below the survival curve from 0 to the budget."""
+    """Return the area below the survival curve from 0 to the budget."""
     area, before, share = 0.0, 0, 1.0
     for time, after in curve:
         area += (time - before) * share

@@ -373,7 +373,7 @@ def _rate(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean, correctly rounded for counts divided by the same number."""
+    """Return the mean; it is correctly rounded for counts divided by one number."""
     return float(np.sum(values)) / len(values) if values else float("nan")
 
 

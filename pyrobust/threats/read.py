@@ -187,7 +187,7 @@ def is_verdicts(path: str | os.PathLike[str]) -> bool:
 
 
 def _of_table(start: bytes) -> str | None:
-    """The format of a CSV file, from the names in its first line; None if they fit no format."""
+    """Return the format of a CSV file from the names in its first line; None if they fit no format."""
     with read_errors("line 1"):
         line = start[:_HEAD].split(b"\n", 1)[0].decode()
         names = set() if "\t" in line else set(next(csv.reader([line]), []))
@@ -222,7 +222,7 @@ def _read(
 
 
 def _detect(content: bytes, path: Path) -> str:
-    """The format of a file, from its first bytes or, for JSON, its keys."""
+    """Return the format of a file from its first bytes or, for JSON, from its keys."""
     if content.startswith(b"PAR1"):
         return "parquet"
     if content.startswith(b"PK"):
@@ -241,7 +241,7 @@ def _detect(content: bytes, path: Path) -> str:
 
 
 def _first_line(content: bytes, path: Path) -> dict[str, Any]:
-    """The object of the first line; an empty one for JSON on several lines."""
+    """Return the object of the first line; an empty object for JSON that spans several lines."""
     try:
         first: Any = parse_json(content.lstrip(_BLANK).split(b"\n", 1)[0], str(path))
     except FileFormatError:

@@ -57,7 +57,7 @@ def read_errors(where: str) -> Iterator[None]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object with these members; no name may repeat, since programs differ in which of its values they take."""
+    """Make an object of its members; refuse a repeated name, because programs differ in which value they use."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]

@@ -129,7 +129,7 @@ def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, flo
 
 @torch.inference_mode()
 def _accuracies(net: nn.Module, data: ImageSet, sigma: float, seed: int) -> tuple[float, float, float]:
-    """Clean, noisy and smoothed accuracy."""
+    """Return clean, noisy and smoothed accuracy."""
     clean = (net(data.x).argmax(1) == data.y).double().mean()
     # Training used the sample indices below 2**20 of this stage.
     runs = [(i, i, 1 << 20, _COPIES) for i in range(len(data))]

@@ -202,7 +202,7 @@ def _smooth(t: float) -> float:
 
 
 def _worst_case_loss(margins: Tensor) -> Tensor:
-    """Mean of log(1 + Σ exp(−m)), the cross entropy of the worst-case logits with the true class first."""
+    """Return the mean of log(1 + Σ exp(−m)), the cross entropy of worst-case logits with the true class first."""
     # cross_entropy launches two kernels in each direction; logsumexp and mean launch a dozen.
     first = torch.zeros(len(margins), dtype=torch.int64, device=margins.device)
     return functional.cross_entropy(functional.pad(-margins, (1, 0)), first)

@@ -158,7 +158,7 @@ def _pickler() -> type[pickle.Pickler]:
 
 
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Stop processes whose pipe is closed, by force if they are computing."""
+    """Stop processes whose pipe is closed; kill those that are still computing."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + _GRACE_S
@@ -214,7 +214,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> None:
-    """Read messages at once, so that driver and worker never deadlock; exit when the driver ends, even in a chunk."""
+    """Read messages at once, so that neither side ever waits for the other; exit when the main process ends."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             messages.put(connection.recv_bytes())

@@ -101,7 +101,7 @@ class RayActors(Fleet):
             raise
 
     def _fit(self) -> int:
-        """Number of actors that fit on the living machines."""
+        """Return the number of actors that fit on the living machines."""
         number = 0
         for node in self._ray.nodes():
             if node["Alive"]:
@@ -111,7 +111,7 @@ class RayActors(Fleet):
         return number if self._max_actors is None else min(number, self._max_actors)
 
     def _fill(self) -> None:
-        """Start actors where machines have joined, at most every few seconds."""
+        """Start actors on machines that have joined, but only every few seconds."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return
@@ -227,7 +227,7 @@ class RayActors(Fleet):
 
 
 class _Actor:
-    """Holds the object of a worker; exceptions of its methods come back as values."""
+    """Holds a worker's object; an exception in one of its methods is returned as a value."""
 
     def __init__(self, number: int, device: str, threads: int, paths: list[str]) -> None:
         import torch

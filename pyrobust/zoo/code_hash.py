@@ -76,7 +76,7 @@ def _definitions(model: Any) -> Iterator[Any]:
 
 
 def _functions(value: Any) -> Iterator[Any]:
-    """Yield the functions and classes behind a callable."""
+    """Yield the functions and classes that make up a callable."""
     if isinstance(value, functools.partial):
         yield from _functions(value.func)
         return
@@ -97,7 +97,7 @@ def _functions(value: Any) -> Iterator[Any]:
 
 
 def _places(value: Any) -> list[tuple[str, str]]:
-    """Return the place of a class or function, its module and top-level name there; empty if it has no source."""
+    """Return where a class or function is defined, as its module and top-level name; empty without source."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if module is None or _path(module) is None:
         return []
@@ -121,13 +121,13 @@ def _path(module: types.ModuleType) -> Path | None:
 
 
 def _followed(module: types.ModuleType, definition: tuple[str, str]) -> bool:
-    """Whether a name is followed from a module: anywhere in user code, within its own file in installed packages."""
+    """Whether a name in a module is followed: anywhere in user code; in installed packages, within its own file."""
     path = _path(sys.modules[definition[0]]) if definition[0] in sys.modules else None
     return path is not None and (path == _path(module) or not _INSTALLED & set(path.parts))
 
 
 def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterator[tuple[str, str]]:
-    """Yield the places of the names in a statement, and of the names that it imports."""
+    """Yield where the names in a statement, and the names that it imports, are defined."""
     values = dict(vars(module))
     for node in ast.walk(statement):
         if isinstance(node, ast.ImportFrom):
@@ -150,7 +150,7 @@ def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterato
 
 
 def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[tuple[tuple[str, str], str, Any]]:
-    """Yield (origin, name that is bound, value) for each name in an import."""
+    """Yield (origin, bound name, value) for each name in an import."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
     source = ".".join(segment for segment in (base, node.module) if segment)
@@ -162,7 +162,7 @@ def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[t
 
 
 def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the place of an attribute that is reached only through modules, such as ``package.module.function``."""
+    """Yield where an attribute reached only through modules is defined, such as ``package.module.function``."""
     names = [attribute.attr]
     base = attribute.value
     while isinstance(base, ast.Attribute):
@@ -180,7 +180,7 @@ def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Ite
 
 @functools.lru_cache(maxsize=64)
 def _parsed(path: Path, modified: int) -> dict[str, list[ast.stmt]]:
-    """Return the statements at the top level of a file by the names that they bind or change."""
+    """Return the top-level statements of a file by the names that they bind or change."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -200,7 +200,7 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run on import; one inside a block, such as of ``if``, comes with only that block."""
+    """Yield the statements that run on import; from a block, such as that of ``if``, each with that block alone."""
     for statement in body:
         blocks = _blocks(statement)
         if not blocks:
@@ -211,7 +211,7 @@ def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _blocks(statement: ast.stmt) -> list[tuple[ast.AST, str, list[ast.stmt]]]:
-    """The blocks of a compound statement, with the nodes and fields that hold them; none for a function or class."""
+    """Return the blocks of a compound statement with the nodes and fields that hold them, except of definitions."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return []
     holders = [statement, *getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
@@ -221,7 +221,7 @@ def _blocks(statement: ast.stmt) -> list[tuple[ast.AST, str, list[ast.stmt]]]:
 
 
 def _with_block(statement: ast.stmt, holder: ast.AST, field: str, block: list[ast.stmt]) -> ast.stmt:
-    """A copy of a compound statement with only one of its blocks."""
+    """Return a copy of a compound statement that has only one of its blocks."""
 
     def emptied(node: Any) -> Any:
         made = copy.copy(node)
@@ -236,7 +236,7 @@ def _with_block(statement: ast.stmt, holder: ast.AST, field: str, block: list[as
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds, whose attributes or items it sets, or whose values a call may change."""
+    """Yield the names that a statement binds or may change, by setting attributes or items or by calls."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
     elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -256,13 +256,13 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _calls_alone(statement: ast.stmt) -> bool:
-    """Whether a statement, inside blocks or not, is an expression."""
+    """Whether a statement, even inside blocks, is only an expression."""
     blocks = _blocks(statement)
     return isinstance(statement, ast.Expr) if not blocks else _calls_alone(blocks[0][2][0])
 
 
 def _encode(node: Any) -> str:
-    """Encode a syntax tree without positions, docstrings and empty fields, so that all versions of Python agree."""
+    """Encode a syntax tree without positions, docstrings and empty fields, equally in all versions of Python."""
     if isinstance(node, list):
         return f"[{','.join(map(_encode, node))}]"
     if not isinstance(node, ast.AST):

@@ -15,7 +15,7 @@ from pyrobust.zoo.saved_images import is_saved, load_saved
 
 
 def _npz_arrays(location: str) -> tuple[str, str | None, str | None]:
-    """The file and the names of its arrays in FILE or FILE:IMAGES,LABELS.
+    """Split FILE or FILE:IMAGES,LABELS into the file and the names of its arrays.
 
     >>> _npz_arrays("a.npz"), _npz_arrays("a.npz:x_test,y_test")
     (('a.npz', None, None), ('a.npz', 'x_test', 'y_test'))

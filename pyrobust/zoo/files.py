@@ -132,7 +132,7 @@ def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -
 
 
 def _is_same(path: Path, other: str | os.PathLike[str]) -> bool:
-    """Whether two names lead to the same file, through symbolic or hard links."""
+    """Whether two names refer to the same file, through symbolic or hard links."""
     try:
         return os.path.samefile(path, other)
     except (OSError, ValueError):
@@ -148,7 +148,7 @@ def _begins(path: Path, begin: bytes) -> bool:
 
 
 def _resolved(path: Path) -> Path:
-    """The file that a name leads to, which may not exist yet; raises OSError for a loop of symbolic links."""
+    """Return the file that a name refers to, which need not exist; raise OSError for a loop of symbolic links."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()
     return Path(os.path.realpath(path))
@@ -165,7 +165,7 @@ def _store_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
-    """Write the content to a temporary file beside the path; remove it afterwards unless it was renamed."""
+    """Write the content to a temporary file next to the path; remove the file afterwards unless it was renamed."""
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
@@ -182,7 +182,7 @@ def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
 
 
 def _mode(path: Path) -> int:
-    """The permissions of an existing file, or the default for a new one, since temporary files are private."""
+    """Return the permissions of an existing file, or a new file's default, since temporary files are private."""
     with contextlib.suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
     umask = os.umask(0)

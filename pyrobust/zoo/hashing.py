@@ -102,12 +102,12 @@ class ImagesDigest:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU."""
+    """Return the bytes of a contiguous tensor on the CPU."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _feed(digest: hashlib._Hash, chunk: bytes | memoryview) -> None:
-    """Add a part to a hash, preceded by its length, so that different sequences of parts feed different bytes."""
+    """Add bytes to a hash, after their length, so that different sequences of bytes give different hashes."""
     digest.update(len(chunk).to_bytes(8, "little"))
     digest.update(chunk)
 
@@ -143,7 +143,7 @@ def _module_parts(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes 
 
 
 def _script_attributes(module: torch.jit.ScriptModule) -> dict[str, Any]:
-    """The code and constants of a compiled module's methods, and the attributes that the code names."""
+    """Return code and constants of a compiled module's methods, and the attributes that this code names."""
     methods = {name: module._c._get_method(name).code_with_constants for name in sorted(module._c._method_names())}
     names = {name for code, _ in methods.values() for name in re.findall(r"\.(\w+)", code)}
     data = (Tensor, float, int, str, list, dict)  # types of TorchScript attributes other than methods and submodules

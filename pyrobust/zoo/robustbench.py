@@ -68,7 +68,7 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
 
 
 def _entry(dataset: str, threat: str, name: str) -> dict[str, Any]:
-    """The model's entry in RobustBench's table; raises InputError if there is none."""
+    """Return the model's entry in RobustBench's table; raise InputError if there is none."""
     try:
         model_dicts: Any = importlib.import_module("robustbench.model_zoo").model_dicts
     except ImportError as error:

@@ -191,7 +191,7 @@ def _write_folder(
 
 
 def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list[str]]:
-    """Return the table's rows for a folder to complete; refuse any other folder unless it is new or empty."""
+    """Return the table's rows if the folder is to be completed; refuse other folders unless they are new or empty."""
     if not folder.exists():
         return {}
     if not folder.is_dir():
@@ -225,12 +225,12 @@ def _name(index: int) -> str:
 
 
 def _cell(value: object) -> str:
-    """A value as text without tabs and line ends; the shortest text for floats, empty for None."""
+    """Write a value as text without tabs and line ends; floats in the shortest form, None as empty text."""
     return "" if value is None else " ".join(str(value).split())
 
 
 def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
-    """The bytes of images; raises InputError for a value that is not k/255."""
+    """Return the bytes of images; raise InputError for a value that is not k/255."""
     x = float_tensor("x", x)
     if x.dim() != 4 or not x.numel():
         raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")
@@ -250,7 +250,7 @@ def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
 
 
 def _png(image: npt.NDArray[np.uint8]) -> bytes:
-    """An image [C, H, W] as a PNG file."""
+    """Encode an image [C, H, W] as a PNG file."""
     with extra("data", "PNG: needs Pillow"):
         from PIL import Image
     content = io.BytesIO()

@@ -108,7 +108,7 @@ class HopSkipJump(MinimumNormAttack):
         nearest.take(run, rows)
 
     def _first_points(self, state: AttackState, limit: int) -> tuple[Tensor, Tensor]:
-        """Rows [n] for which an adversarial point was found, and those points [n, ...]."""
+        """Find adversarial starting points; return the rows [n] that have one, and the points [n, ...]."""
         x_adv = state.x.clone()
         started = torch.zeros(len(state), dtype=torch.bool, device=state.x.device)
         if self.starts is not None:
@@ -127,7 +127,7 @@ class HopSkipJump(MinimumNormAttack):
         return rows, x_adv[rows]
 
     def _nearest_starts(self, state: AttackState, starts: Tensor, x_adv: Tensor, limit: int) -> Tensor:
-        """Write the nearest start that fools the model to x_adv; return for which examples there is one, bool [B]."""
+        """Write the nearest start that fools the model to x_adv; return which examples have such a start, bool [B]."""
         if starts.shape[1:] != state.x.shape[1:]:
             expected = shape_text(("M", *state.x.shape[1:]))
             raise InputError("starts", f"shape {expected}, as x", shape_text(starts.shape))
@@ -143,7 +143,7 @@ class HopSkipJump(MinimumNormAttack):
         return fooling
 
     def _direction(self, state: AttackState, x_adv: Tensor, step: int, samples: int, drawn: int, limit: int) -> Tensor:
-        """Estimated normal of the boundary, pointing to its adversarial side: of length 1, or a sign vector in linf."""
+        """Estimate the boundary's normal on the adversarial side: a vector of length 1 or, in linf, of signs."""
         coordinates = x_adv[0].numel()
         if step == 1:
             size = torch.full_like(state.epsilon, 0.1 * (state.upper - state.lower))
@@ -176,7 +176,7 @@ class HopSkipJump(MinimumNormAttack):
         return state.norm.direction(normal)
 
     def _jump(self, state: AttackState, x_adv: Tensor, direction: Tensor, step: int) -> Tensor:
-        """Jump along the direction, halving the jump until the point is adversarial; return x_adv if none is."""
+        """Jump along the direction; halve the jump until the point is adversarial, and return x_adv if it never is."""
         result = x_adv.clone()
         size = state.norm.distance(x_adv, state.x) / math.sqrt(step)
         rows = torch.arange(len(x_adv), device=x_adv.device)
@@ -214,10 +214,10 @@ class HopSkipJump(MinimumNormAttack):
         return nearest
 
     def _inside(self, state: AttackState, point: Tensor) -> Tensor:
-        """The point, rounded toward x and exactly inside the clip range."""
+        """Round the point toward x, exactly into the clip range."""
         return add_perturbation(state.x, point - state.x, state.lower, state.upper)
 
 
 def _fooled(logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
-    """Whether the predicted classes differ from y [B] or, if targeted, equal y; bool [B]."""
+    """Whether the model is fooled: predicted classes differ from y [B] or, if targeted, equal y; bool [B]."""
     return (predicted_classes(logits) == y) == targeted

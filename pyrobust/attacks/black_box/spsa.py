@@ -101,7 +101,7 @@ class SPSA(BatchAttack):
         state.finish(best.x)
 
     def _estimate(self, state: AttackState, x_adv: Tensor, loss: Loss, step: int, rows: int) -> Tensor:
-        """Estimate of the gradient at x_adv [B, ...]; several vectors share a forward pass of at most ``rows`` rows."""
+        """Estimate the gradient at x_adv [B, ...], in forward passes of at most ``rows`` rows."""
         width = max(1, rows // (2 * len(x_adv)))
         # The model sees only levels: a smaller difference might vanish.
         size = self.delta if state.levels is None else max(self.delta, float(state.levels.step))
@@ -117,7 +117,7 @@ class SPSA(BatchAttack):
         return gradient
 
     def _values(self, state: AttackState, points: Tensor, loss: Loss, rows: int) -> Tensor:
-        """The loss [B, 2, T] at points [B, 2, T, ...], in forward passes of at most ``rows`` rows."""
+        """Compute the loss [B, 2, T] at points [B, 2, T, ...], in forward passes of at most ``rows`` rows."""
         logits = torch.cat([state.logits(block) for block in torch.split(points.flatten(0, 2), rows)])
         y = state.y.repeat_interleave(points.shape[1] * points.shape[2])
         return loss(logits, y, y).value.view(points.shape[:3])

@@ -115,5 +115,5 @@ class Square(BatchAttack):
 
 
 def _uniform(state: AttackState, draw: int, count: int) -> Tensor:
-    """Uniform random numbers on [-1, 1], [B, count]."""
+    """Draw uniform random numbers in [-1, 1], [B, count]."""
     return state.noise("uniform", draw, shape=(count,))[:, 0].mul_(1 / math.sqrt(3))

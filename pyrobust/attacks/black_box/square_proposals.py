@@ -17,7 +17,7 @@ from .square_windows import Grid, pattern
 
 
 def _tiny(like: Tensor) -> float:
-    """Offset that keeps a quotient finite: 1e-12, or the smallest normal number of the dtype."""
+    """A number that keeps a quotient finite when added to its divisor: 1e-12, or the dtype's smallest normal number."""
     return max(1e-12, torch.finfo(like.dtype).smallest_normal)
 
 
@@ -60,7 +60,7 @@ class Proposals(abc.ABC):
         """Best images after the last proposal, with its changes kept in the accepted rows (mask [B])."""
 
     def _corner(self, sides: tuple[int, int], u: Tensor) -> tuple[Tensor, Tensor]:
-        """Upper left corners, top [B] and left [B], from u [B, 2]: uniform among windows inside the image."""
+        """Draw the upper left corners of windows inside the image, top [B] and left [B], from uniform u [B, 2]."""
         corners = []
         for k, room in enumerate((self.grid.height - sides[0], self.grid.width - sides[1])):
             corners.append(((u[:, k] + 1) * (0.5 * (room + 1))).long().clamp_(0, room))
@@ -68,7 +68,7 @@ class Proposals(abc.ABC):
 
 
 class _InPlace(Proposals):
-    """Proposals that touch only windows, so that a query needs no pass over whole images."""
+    """Proposals that read and write only windows, so that a query needs no pass over whole images."""
 
     def __init__(self, state: AttackState) -> None:
         super().__init__(state)
@@ -94,7 +94,7 @@ class _InPlace(Proposals):
 
 
 class _Linf(_InPlace):
-    """Windows of a single color at a corner of the ball (Andriushchenko et al., 2020, algorithm 2)."""
+    """Proposes windows of a single color at a corner of the ball (Andriushchenko et al., 2020, algorithm 2)."""
 
     odd = False
 
@@ -107,7 +107,7 @@ class _Linf(_InPlace):
         self.query_numbers = 2 + self.grid.channels
 
     def start(self, u: Tensor) -> Tensor:
-        """Vertical stripes, one pixel wide."""
+        """Start from vertical stripes, one pixel wide."""
         shape = (len(u), self.grid.channels, 1, self.grid.width) if self.state.x.dim() == 4 else self.state.x.shape
         high, low = self.tensors
         return torch.where(u.reshape(shape) > 0, high, low)
@@ -162,7 +162,7 @@ class _L2(_InPlace):
 
 
 class _L1(Proposals):
-    """The l2 proposal, projected on the l1 ball and the clip range (Croce and Hein, 2021)."""
+    """Projects the l2 proposal onto the l1 ball and the clip range (Croce and Hein, 2021)."""
 
     odd = True
 
@@ -201,7 +201,7 @@ class _L1(Proposals):
 
 
 class _OnGpu(_L1):
-    """The proposals of ``_L2`` and ``_L1`` in one kernel launch."""
+    """Makes the proposals of ``_L2`` and ``_L1`` in one kernel launch."""
 
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
         state, norm = self.state, self.state.norm.name
@@ -224,7 +224,7 @@ def proposals(state: AttackState) -> Proposals:
 
 
 def _shrink(x: Tensor) -> float:
-    """Share of the l2 radius to spend; the rest is for rounding errors of elements and of sums over many queries."""
+    """Share of the l2 radius that may be used; the rest allows for rounding errors, which add up over many queries."""
     return 1 - max(4 * torch.finfo(x.dtype).eps, 1e-11)
 
 
@@ -234,20 +234,20 @@ def _read(x: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _numbers(grid: Grid) -> tuple[int, int]:
-    """How many random numbers a start (each tile's orientation and signs) and a query (two corners, one tile) need."""
+    """Number of random numbers for a start (signs and orientation per tile) and for a query (two corners, one tile)."""
     tiles, _ = grid.tiles()
     return len(tiles) * (1 + grid.channels), 5 + grid.channels
 
 
 def _patterns(sides: tuple[int, int], norm: str, u: Tensor) -> Tensor:
-    """Patterns [..., C, h·w], float64: u [..., 1 + C] selects one of the two patterns and its sign per channel."""
+    """Make patterns [..., C, h·w], float64; u [..., 1 + C] selects one of two patterns and its sign per channel."""
     (both,) = read_here(pattern(sides, norm, u.device))
     chosen = torch.where(u[..., :1] > 0, both[0], both[1])
     return chosen.unsqueeze(-2) * torch.where(u[..., 1:, None] > 0, 1.0, -1.0).double()
 
 
 def _fill(delta: Tensor, budget: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Clip delta [B, C, n] to [low, high] and scale unclipped elements up to ``budget``, a squared length."""
+    """Clip delta [B, C, n] to [low, high]; scale the unclipped elements up until the squared length is ``budget``."""
     clipped = torch.minimum(torch.maximum(delta, low), high)
     square, cut = clipped.square(), clipped != delta
     outside = square.masked_fill(cut, 0).sum(-1, keepdim=True)
@@ -256,7 +256,7 @@ def _fill(delta: Tensor, budget: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _tiles(grid: Grid, u: Tensor, norm: str, x: Tensor, epsilon: Tensor) -> Tensor:
-    """Perturbation of length at least epsilon [B], made of patterns in squares that cover the image."""
+    """Make a perturbation of length at least epsilon [B] from patterns in square tiles that cover the image."""
     offsets, side = grid.tiles()
     values = _patterns((side, side), norm, u.view(len(u), len(offsets), -1)).flatten(1)
     length = values.norm(2 if norm == "l2" else 1, dim=1)
@@ -269,7 +269,7 @@ def _tiles(grid: Grid, u: Tensor, norm: str, x: Tensor, epsilon: Tensor) -> Tens
 
 
 def _overlap(corner: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], sides: tuple[int, int]) -> Tensor:
-    """Which pixels of the windows at ``other`` are also in those at ``corner``, bool [B, h·w]."""
+    """Which pixels of the windows at ``other`` also belong to the windows at ``corner``, bool [B, h·w]."""
     inside = []
     for first, second, side in zip(corner, other, sides, strict=True):
         position = second.unsqueeze(1) + torch.arange(side, device=first.device) - first.unsqueeze(1)

@@ -91,7 +91,7 @@ class Grid(NamedTuple):
 # There are few sizes, each used by many queries: copy each to the device once.
 @functools.lru_cache(maxsize=64)
 def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
-    """Offsets [C, h·w] of the window in the upper left corner."""
+    """Offsets [C, h·w] of the pixels of the window in the upper left corner."""
     channel, row, column = grid.strides
     offsets = (
         torch.arange(grid.channels)[:, None, None] * channel

@@ -46,7 +46,7 @@ def find_cause_of_gradient(subject: ExaminedModel) -> Cause:
 
 
 def _jumps(subject: ExaminedModel, x: Tensor, corner: Tensor) -> bool:
-    """Whether most segments contain a jump: a change that halving the segment does not shrink."""
+    """Whether most segments contain a jump, that is, a change that does not shrink when the segment is halved."""
     low, high = x, corner
     low_logits, high_logits = subject.logits(low), subject.logits(high)
     total = (high_logits - low_logits).double().abs().amax(1)

@@ -69,7 +69,7 @@ def examine_forward(subject: ExaminedModel, training: list[nn.Module]) -> Forwar
 
 
 def _training_mode(subject: ExaminedModel, training: list[nn.Module]) -> Iterator[Finding]:
-    """Compare the outputs in evaluation mode with those in the mode that the module was given in."""
+    """Compare the outputs in evaluation mode with the outputs in the module's original mode."""
     model = subject.model
     if not training or not isinstance(model, nn.Module):
         return
@@ -140,7 +140,7 @@ def _randomized(
 
 
 def _agreement(subject: ExaminedModel) -> float | None:
-    """Median cosine between the gradients of different draws; None if there are no gradients."""
+    """Median cosine between the gradients of repeated randomised passes; None if there are no gradients."""
     if not len(subject):
         return None
     try:
@@ -153,7 +153,7 @@ def _agreement(subject: ExaminedModel) -> float | None:
 
 
 def _batch_dependent(subject: ExaminedModel, logits: Tensor, undecided: dict[str, str]) -> Iterator[Finding]:
-    """Compare a few examples' outputs in a batch and alone; if they agree, probe for dependence between rows."""
+    """Compare a few examples' outputs in a batch and alone; if they agree, probe whether rows depend on each other."""
     rows = list(range(min(_ALONE, len(subject))))
     alone = torch.cat([subject.logits(subject.x[i : i + 1]) for i in rows])
     tolerance = subject.queries.runner.unit**0.5
@@ -195,7 +195,7 @@ def _dynamic(called: list[str]) -> Iterator[Finding]:
 
 
 def _not_logits(logits: Tensor, operations: Operations) -> Iterator[Finding]:
-    """Find outputs that are probabilities, or that have two values, the larger one once in each row."""
+    """Find outputs that are probabilities, or that take two values, the larger one once in each row."""
     if not bool(logits.isfinite().all()) or logits.shape[1] < 2:
         return
     high, low = logits.amax(1, keepdim=True), logits.amin(1, keepdim=True)

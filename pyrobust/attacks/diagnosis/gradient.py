@@ -55,7 +55,7 @@ def examine_gradient(subject: ExaminedModel, forward: Forward, notes: Notes) -> 
 
 
 def _at_points(subject: ExaminedModel, forward: Forward, notes: Notes) -> int:
-    """Examine the gradient at x and at random points in the ball; return for how many examples it is zero."""
+    """Examine the gradient at x and at random points in the ball; return how many examples have a zero gradient."""
     n = len(subject)
     inside = subject.x + (subject.corner(subject.x) - subject.x) / 2
     logits, _, gradient = subject.gradient(subject.x, cross_entropy)
@@ -87,7 +87,7 @@ def _explain(
     text: str,
     evidence: dict[str, object],
 ) -> None:
-    """Add a finding about the gradient, with its cause."""
+    """Add a finding about the gradient, and name its cause."""
     if not count:
         return
     steps = forward.operations.steps
@@ -127,7 +127,7 @@ def _saturated(subject: ExaminedModel, logits: Tensor, notes: Notes) -> None:
 
 
 def _along_segments(subject: ExaminedModel, forward: Forward, notes: Notes) -> None:
-    """Compare the change of the margin along segments with the integral of the gradient."""
+    """Compare the margin's change along segments with the integral of its gradient."""
     segments = measure_segments(subject)
     n = int(segments.usable.sum())
     if not n:

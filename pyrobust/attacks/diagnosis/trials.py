@@ -98,7 +98,7 @@ class Trials:
     def _attack(
         self, name: str, attack: Callable[..., BatchAttack], rows: Tensor | None = None, **settings: Any
     ) -> Tensor:
-        """Attack all examples or only these rows; return x_adv of all, which is x where not attacked."""
+        """Attack all examples, or only the given rows; return x_adv for all (x itself for examples not attacked)."""
         subject = self.subject
         examples = subject if rows is None else subject.rows(rows)
         settings = {"epsilon": subject.epsilon, "norm": subject.norm.name, **settings}
@@ -113,7 +113,7 @@ class Trials:
         return points
 
     def _attack_rest(self, name: str, attack: Callable[..., BatchAttack], **settings: Any) -> None:
-        """Attack the examples that withstood the white-box attacks; count the others as fooled, too."""
+        """Attack the examples that withstood the white-box attacks; count all other examples as fooled."""
         before = self.fooled[_WHITE_BOX]
         rows = (~before).nonzero()[:, 0]
         self.fooled[name] = before
@@ -157,12 +157,12 @@ class Trials:
         return True
 
     def _compare(self, sign: str, first: str, second: str) -> None:
-        """Ask whether the first attack fools more examples than the second."""
+        """Test whether the first attack fools more examples than the second."""
         comparison = paired_test(self.fooled[first], self.fooled[second], "greater")
         self._comparisons.append((sign, first, second, comparison))
 
     def _judge(self) -> None:
-        """Add a finding for each comparison that stays significant after Holm's correction."""
+        """Add a finding for each comparison that remains significant after Holm's correction."""
         n = len(self.subject)
         adjusted = holm([comparison.p_value for *_, comparison in self._comparisons])
         for (sign, first, second, comparison), p_value in zip(self._comparisons, adjusted, strict=True):
@@ -192,14 +192,14 @@ class Trials:
 
 
 class _QuietAPGD(APGD):
-    """APGD without its warning about zero gradients, which the diagnosis reports itself."""
+    """APGD without its warning about zero gradients; the diagnosis reports these itself."""
 
     def _flag_zero_gradient(self, count: int) -> None:
         pass
 
 
 class _PlainPGD(PGD):
-    """PGD on the cross-entropy as torch differentiates it, in the dtype of the logits."""
+    """PGD on the cross-entropy as torch differentiates it, in the dtype of the logits, without pyrobust's own loss."""
 
     def _run(self, state: AttackState) -> None:
         best = Best(state)

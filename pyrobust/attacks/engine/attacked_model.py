@@ -34,7 +34,7 @@ class AttackedModel:
     _made_runner: Runner | None = None
 
     def _attack_model(self, model: Classifier, device: torch.device | str | None, **running: Any) -> None:
-        """Attack a model, in evaluation mode from now on; ``running`` holds the other arguments of its ``Runner``."""
+        """Set the attacked model, in evaluation mode; ``running`` holds the other arguments of its ``Runner``."""
         self._runner_settings = running
         self._chosen_device = None if device is None else existing_device(device)
         self._attacked, self._made_runner = model, None
@@ -72,7 +72,7 @@ class AttackedModel:
         return self._made_runner
 
     def _cast(self, x: Tensor, clip: ClipRange | None) -> Tensor:
-        """Return float64 examples in the dtype that the model takes, with a warning the first time; others unchanged.
+        """Convert float64 examples to the model's dtype, with a warning the first time; return others unchanged.
 
         A value in the clip range stays in it: if rounding would leave the range, the next float inside is taken.
         """
@@ -95,7 +95,7 @@ class AttackedModel:
         return cast.view_as(x)
 
     def _follow(self) -> None:
-        """Make a new runner and move the model at once, so that a subclass may run the model by itself."""
+        """Make a new runner and move the model at once, since a subclass may run the model without the runner."""
         self._made_runner = None
         if callable(self._attacked):
             _ = self.runner

@@ -62,7 +62,7 @@ _NOT_SHOWN = (
 
 
 class _InNorm(AttackedModel):
-    """An attack's norm, which may be assigned."""
+    """An attack's norm, which scripts may assign."""
 
     #: The norms that the attack knows.
     norms: ClassVar[tuple[AttackNormName, ...]] = ATTACK_NORMS
@@ -72,7 +72,7 @@ class _InNorm(AttackedModel):
     def norm(self) -> AttackNormName:
         """Norm of the ball; any spelling that the constructor takes may be assigned.
 
-        An unknown name is kept, for a subclass with projections and distances of its own.
+        An unknown name is stored as it is, for a subclass that defines its own projections and distances.
         """
         return self._norm_name
 
@@ -85,7 +85,7 @@ class _InNorm(AttackedModel):
 
     @property
     def _norm(self) -> Norm:
-        """The operations of the attack that depend on its norm."""
+        """The attack's operations that depend on the norm."""
         norms = type(self).norms
         return NORMS[self._norm_name] if self._norm_name in norms else norm_of(self._norm_name, norms)
 
@@ -93,7 +93,7 @@ class _InNorm(AttackedModel):
 if TYPE_CHECKING:
 
     class _Arguments(_InNorm, Declared):
-        """The arguments of every attack, from which type checkers derive constructors."""
+        """The arguments of every attack; type checkers derive constructors from them."""
 
         model: Classifier = setting(kw_only=False)
         epsilon: float | Tensor = setting(default=8 / 255, kw_only=False)
@@ -280,14 +280,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """The ends of the clip range as two numbers; the outermost ends if elements have ranges of their own."""
+        """Return the clip range as two numbers: if each element has its own range, the outermost ends."""
         low, high = self.clip_min, self.clip_max
         if isinstance(low, Tensor) and isinstance(high, Tensor):
             low, high = float(low.min()), float(high.max())
         return finite_ends(low, high)
 
     def _geometry(self, x: Tensor, epsilon: float | Tensor | None = None) -> tuple[Norm, Tensor]:
-        """The norm for examples [N, ...], and their radii in its unit, float64 [N] on the CPU."""
+        """Return the norm for examples [N, ...], and their radii in this norm's unit, float64 [N] on the CPU."""
         shape = tuple(x.shape[1:])
         radius = radii("epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), shape)
         if radius.dim() == 1 and not isinstance(self.clip_min, Tensor):
@@ -320,7 +320,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return isinstance(self.epsilon, Tensor) and self.epsilon.dim() > 1
 
     def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
-        """A call's epsilon for the attacks of an ensemble; radii per element are expanded to [N, ...]."""
+        """Return the epsilon of a call for the attacks of an ensemble; radii per element are expanded to [N, ...]."""
         radius = radii(
             "epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), tuple(x.shape[1:])
         )
@@ -379,7 +379,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return images
 
     def _levels_of(self, x: Tensor) -> Levels | None:
-        """The levels of the attack's grid, for images x; None if it has no grid."""
+        """Return the levels of the attack's grid for images x; None if the attack has no grid."""
         if self.grid is None or self._levels is not None:
             return self._levels
         if x.dtype not in (torch.float32, torch.float64):
@@ -396,7 +396,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     @staticmethod
     def _project_l1(v: Tensor, radius: float | Tensor) -> Tensor:
-        """Project each row of v [..., D] on the l1 ball (Duchi et al., 2008)."""
+        """Project each row of v [..., D] onto the l1 ball (Duchi et al., 2008)."""
         return project_l1_ball(v, radius)
 
     def evaluate(self, x: Numbers, y: Numbers, x_adv: Numbers) -> dict[str, float]:
@@ -452,12 +452,12 @@ class AdversarialAttack(_Arguments, abc.ABC):
         }
 
     def _correct(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
-        """Which examples are not fooled, bool [N] on the CPU."""
+        """Which examples do not fool the model, bool [N] on the CPU."""
         correct = queries.judge.correct(x, y, "target_labels" if targeted else "y")
         return ~correct if targeted else correct
 
     def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
-        """Labels that decide success, int64 [N] on the CPU: y, or the target labels if targeted."""
+        """Return the labels that decide success, int64 [N] on the CPU: y, or the target labels of a targeted attack."""
         y = class_labels("y", y, examples)
         if not flag("targeted", targeted):
             if target_labels is not None:
@@ -468,14 +468,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return class_labels("target_labels", target_labels, examples)
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
-        """Radius of each example, float64 [N] on the CPU; or, if given so, of each element [N, ...]."""
+        """Return the radius of each example, float64 [N], or of each element, [N, ...], on the CPU."""
         value = read_epsilon(self.epsilon if epsilon is None else epsilon)
         if isinstance(value, Tensor) and value.dim() > 1 and len(value) == examples:
             return value  # radii per element, one set for each example
         return radii("epsilon", value, examples)
 
     def _checked_batch(self, images: Any) -> Tensor:
-        """Check a batch x of examples for type and shape, not values; cast float64 if the runner needs it."""
+        """Check type and shape, but not the values, of a batch x; convert float64 if the runner requires it."""
         x = _batch(float_tensor("x", images, "attack_dataset", self.runner.list_dtype))
         x = self._cast(x, joined(self.clip_min, self.clip_max))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
@@ -525,7 +525,7 @@ class Ensemble(AdversarialAttack):
 
 @functools.lru_cache(maxsize=64)
 def _radius(epsilon: float) -> Tensor:
-    """One radius for all examples, float64 [1]; cached for subclasses that call ``project`` in a loop."""
+    """One radius for all examples, float64 [1]; cached, because subclasses call ``project`` in loops."""
     with torch.inference_mode(False):
         return radii("epsilon", epsilon, 1)
 
@@ -538,7 +538,7 @@ def _batch(x: Tensor) -> Tensor:
 
 
 def _constructed_radius(epsilon: Any) -> Any:
-    """Return a constructor's epsilon: a float, [N], or float64 radii per element, with at least two dimensions."""
+    """Return the epsilon of a constructor: a float, [N], or float64 radii per element, at least two-dimensional."""
     if np.ndim(epsilon) < 2:
         radius = radii("epsilon", epsilon)
         return radius if radius.dim() else radius.item()
@@ -588,7 +588,7 @@ def describe_moved(images: Tensor, x: Tensor, step: Fraction) -> str:
 
 
 def _loader_dtype(x: Tensor, step: Fraction) -> torch.dtype:
-    """The dtype that images on a grid were rounded to: float64 only if x is float64 and on the grid of float64."""
+    """The dtype in which the images were rounded to the grid: float64 only if x is float64 and on the float64 grid."""
     if x.dtype == torch.float64 and not bool((x.float().double() == x).all()):
         return torch.float64 if is_on_grid(x, step) else torch.float32
     return torch.float32

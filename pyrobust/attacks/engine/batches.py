@@ -240,4 +240,4 @@ class BatchAttack(AdversarialAttack):
 
     @abc.abstractmethod
     def _run(self, state: AttackState) -> None:
-        """Attack the examples of a batch: remove fooled ones with ``state.retire``, end with ``state.finish``."""
+        """Attack one batch: remove fooled examples with ``state.retire``, and end with ``state.finish``."""

@@ -138,7 +138,7 @@ class Elementwise(Norm):
         return torch.minimum(torch.maximum(delta, -limit), limit)
 
     def _clip(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The ends of the clip range, rounded into it in the dtype of x."""
+        """Return the ends of the clip range in the dtype of x, rounded into the range."""
         key = x.dtype, x.device
         if key not in self._rounded:
             lower, upper = (limit.to(x.device) for limit in self._ends)
@@ -149,7 +149,7 @@ class Elementwise(Norm):
 
 
 def _shrunk(delta: Tensor, epsilon: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Project delta [B, ...] on l1 balls within low <= z <= high, up to rounding; low <= 0 <= high.
+    """Project delta [B, ...] onto l1 balls within low <= z <= high, up to rounding errors; low <= 0 <= high.
 
     The elements' sizes are max(0, min(|δᵢ| − t, roomᵢ)), where roomᵢ is highᵢ if δᵢ > 0, else −lowᵢ. Bisection finds
     the smallest t >= 0 at which the sizes add up to at most epsilon.

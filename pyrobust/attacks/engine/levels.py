@@ -172,7 +172,7 @@ class Levels:
         return self.values(fitted.view(x.shape).add_(clean).clamp_(self.low, self.high), x_adv)
 
     def _fit(self, scaled: Tensor, budget: Tensor, power: int, final: bool) -> Tensor:
-        """Perturbations [B, D] rounded to whole numbers inside their balls."""
+        """Round perturbations [B, D] to whole numbers inside their balls."""
         delta, limit = scaled.round(), budget.double()
         single = scaled.dtype == torch.float32 and not scaled.is_cuda and bool((budget < _FLOAT32_SIZES).all())
         accuracy = torch.float32 if single else torch.float64
@@ -230,7 +230,7 @@ def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
 
 
 def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
-    """Sum of |v|^power of each row, float64; for whole numbers near a limit, the error is far below one half."""
+    """Sum of |v|^power over each row, float64; for whole v and a sum near a limit, the error is far below one half."""
     norm: Tensor = torch.linalg.vector_norm(v, power, dim=1, dtype=accuracy).double()  # in one pass
     return norm.square() if power == 2 else norm
 
@@ -238,10 +238,10 @@ def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
 def _spend(
     scaled: Tensor, delta: Tensor, length: Tensor, size: Tensor, wanted: Tensor, power: int, accuracy: torch.dtype
 ) -> Tensor:
-    """Whole numbers [B, D] with the signs of ``scaled``, whose sizes are close to the whole ``wanted`` [B], not above.
+    """Round ``scaled`` to whole numbers [B, D] whose size is close to ``wanted`` [B], but not above it; signs are kept.
 
-    ``wanted`` is whole; ``delta`` holds the nearest whole numbers and is overwritten. ``size`` [B] is the size of
-    ``delta``, and ``length`` [B] that of ``scaled``.
+    ``wanted`` is whole. ``delta`` holds the nearest whole numbers, and is overwritten. ``size`` [B] is the size of
+    ``delta``, and ``length`` [B] is the size of ``scaled``.
     """
     values = scaled if power == 2 else scaled.abs()
     low, high = _bracket(values, length, wanted, power)
@@ -278,7 +278,7 @@ def _spend(
 
 
 def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Bracket the squared scale (l2) or shift (l1): sizes at the ends [B] are <= and >= ``wanted``."""
+    """Bracket the squared scale (l2) or the shift (l1) between values [B] whose sizes are <= and >= ``wanted``."""
     if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
         root, target, reach = length.sqrt().clamp_(min=1e-30), wanted.sqrt(), math.sqrt(values.shape[1]) / 2
         return ((target - reach).clamp_(min=0) / root).square_(), ((target + reach + 1) / root).square_()
@@ -288,14 +288,14 @@ def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tupl
 
 
 def _rounded(values: Tensor, parameter: Tensor, power: int, out: Tensor) -> Tensor:
-    """round(√q·u) for squared scales q [B] (l2), round(u + t)₊ for shifts t [B] of at most 1/2 (l1); written to out."""
+    """Write round(√q·u) for squared scales q [B] (l2), or round(u + t)₊ for shifts t [B] ≤ 1/2 (l1), to out."""
     if power == 2:
         return torch.mul(values, parameter.sqrt().to(values.dtype).unsqueeze(1), out=out).round_()
     return torch.add(values, parameter.to(values.dtype).unsqueeze(1), out=out).round_().clamp_(min=0)
 
 
 def _largest(delta: Tensor, budget: Tensor) -> Tensor:
-    """The ``budget`` [B] largest coordinates of each row, the first ones on ties."""
+    """Keep only the ``budget`` [B] largest coordinates of each row (in a tie, the first); set the others to 0."""
     order = delta.abs().argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(delta.shape[1], device=delta.device).expand_as(order)

@@ -121,22 +121,22 @@ class Norm(abc.ABC):
 
 
 class _ProjectThenClip(Norm):
-    """A norm whose projection on the ball is followed by clipping."""
+    """A norm whose projection is one onto the ball, followed by clipping."""
 
     @abc.abstractmethod
     def project_ball(self, delta: Tensor, epsilon: Tensor) -> Tensor:
-        """Project delta on the ball of radius epsilon."""
+        """Project delta onto the ball of radius epsilon."""
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
-        """Project delta on the ball, then on the clip range."""
+        """Project delta onto the ball, then onto the clip range."""
         return _clip(self.project_ball(delta, ball.epsilon), ball)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the ball, then on the clip range, which takes precedence."""
+        """Project delta onto the ball, then onto the clip range, which takes precedence."""
         return self.project(delta, ball)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
-        """The point x + project(delta), rounded toward x; ``add_perturbation`` does the clipping."""
+        """Return the point x + project(delta), rounded toward x; ``add_perturbation`` does the clipping."""
         return add_perturbation(ball.x, self.project_ball(delta, ball.epsilon), ball.lower, ball.upper)
 
 
@@ -328,7 +328,7 @@ def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
 
 
 def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
-    """The projection of examples in the clip range; None if an example is outside or a number is not finite."""
+    """Project examples within the clip range; None if an example is outside or a number is not finite."""
     shape, x = ball.x.shape, ball.x.flatten(1)
     try:
         z = between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)
@@ -390,7 +390,7 @@ def per_row(project: Callable[[Tensor, Tensor], Tensor], delta: Tensor, epsilon:
 
 
 def _clip(delta: Tensor, ball: Ball) -> Tensor:
-    """The nearest perturbations for which x + delta is in the clip range."""
+    """Return the nearest perturbations for which x + delta is in the clip range."""
     return torch.minimum(torch.maximum(delta, ball.lower - ball.x), ball.upper - ball.x)
 
 
@@ -401,6 +401,6 @@ def _length(v: Tensor) -> Tensor:
 
 
 def _radius(noise: Noise, draw: int, z: Tensor) -> Tensor:
-    """Length u^(1/D) that turns a uniform direction into a uniform point in the unit ball, float64 [B]."""
+    """Length u^(1/D) that turns a uniform direction into a uniform point of the unit ball, float64 [B]."""
     u = noise("uniform", draw, shape=(1,))[:, 0, 0].double() / math.sqrt(12) + 0.5
     return u.clamp_(0, 1) ** (1 / z[0].numel())

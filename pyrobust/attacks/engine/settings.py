@@ -157,10 +157,10 @@ class Declared:
     _complete: bool = state(False)
 
     def _check_settings(self) -> None:
-        """Check settings that depend on each other: once all are assigned, and whenever one is assigned later."""
+        """Check settings that depend on each other: after construction, and whenever a setting is assigned."""
 
     def _constructed(self) -> None:
-        """Derive what follows from the settings; the constructor's last step."""
+        """Compute what depends on the settings, as the constructor's last step."""
 
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(setting, state))
@@ -301,18 +301,18 @@ def _field(parameter: inspect.Parameter) -> Any:
 
 
 def _is_written(constructor: Any) -> bool:
-    """Whether a constructor was written by hand: it exists and was not made from settings."""
+    """Whether a constructor was written by hand rather than generated from settings."""
     return constructor is not None and "__signature__" not in getattr(constructor, "__dict__", {})
 
 
 def _signature(function: Callable[..., None]) -> list[inspect.Parameter]:
-    """The parameters of a written constructor, without *arguments and **keywords, such as those of ``object``."""
+    """The parameters of a handwritten constructor, without *arguments and **keywords such as those of ``object``."""
     signature = inspect.signature(function)
     return [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _annotations(owner: Any) -> dict[str, Any]:
-    """The annotations of a class or function; as text if a name is known only to type checkers."""
+    """The annotations of a class or function, as text where a name exists only for type checkers."""
     try:
         return inspect.get_annotations(owner, eval_str=True)
     except NameError:
@@ -320,7 +320,7 @@ def _annotations(owner: Any) -> dict[str, Any]:
 
 
 def _documented(doc: str, declared: dict[str, Setting]) -> str:
-    """The docstring, with a line added to its arguments for each setting that has a meaning but no line yet."""
+    """Add a line to the docstring's arguments for each setting that has a meaning but no line yet."""
     before, section, after = inspect.cleandoc(doc).partition("Args:\n")
     if not section:
         return doc

@@ -249,7 +249,7 @@ class AttackState:
         self._rows = self._rows[:0]
 
     def _collect(self, in_flight: int) -> None:
-        """Process the verdicts that have arrived; wait for all but the last ``in_flight``."""
+        """Process the verdicts that have arrived; wait until at most ``in_flight`` are outstanding."""
         while self._waiting and (len(self._waiting) > in_flight or self._waiting[0][0].arrived()):
             copy, x_adv, y, rows, x, budget = self._waiting.pop(0)
             verdicts = copy.wait().numpy()
@@ -273,11 +273,11 @@ class AttackState:
                 self._leave(fooled_rows, points[on_device(fooled, points.device)], True)
 
     def _final(self, x_adv: Tensor, x: Tensor, budget: Tensor) -> Tensor:
-        """The points to return: on a grid, those of ``snap``; always inside the ball."""
+        """Return the final points: on a grid, the points of ``snap``; always inside the ball."""
         return x_adv if self.levels is None else self.levels.snap(self.norm.name, x_adv, x, budget, final=True)
 
     def _judged(self, points: Tensor, x_adv: Tensor, x: Tensor, budget: Tensor) -> list[bool]:
-        """Whether the model saw exactly the points to return, not grid points outside the ball."""
+        """Whether the model was evaluated at exactly the final points, rather than at grid points outside the ball."""
         if self.levels is None:
             return [True] * len(points)
         seen = self.levels.snap(self.norm.name, x_adv, x, budget)
@@ -285,7 +285,7 @@ class AttackState:
         return same
 
     def _compact(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Drop the fooled examples' rows from the state's own tensors and the attack's."""
+        """Drop the rows of fooled examples from the state's tensors and from those of the attack."""
         if not self._must_compact:
             return tensors
         self._must_compact = False
@@ -309,7 +309,7 @@ def on_device(rows: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _fill_holes(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
-    """Compact in place: move the last rows into the holes, so the work grows only with the rows that leave."""
+    """Move the last rows into the places of dropped rows, so that the cost depends on the number of dropped rows."""
     count = int(staying.sum())
     holes = torch.from_numpy(np.flatnonzero(~staying[:count]))
     last = torch.from_numpy(np.flatnonzero(staying[count:]) + count)
@@ -323,7 +323,7 @@ def _fill_holes(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
 
 
 def _copy_staying(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
-    """Compact by copying the rows that stay, leaving x_adv intact for late verdicts."""
+    """Copy the rows that stay; x_adv remains intact for verdicts that arrive late."""
     host = torch.from_numpy(np.flatnonzero(staying))
 
     def move(tensor: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class CarliniWagner(ConstantSearch):
 
 
 class _Adam(Descent):
-    """Adam's iterates w, and the corresponding points z in the clip range."""
+    """Adam's iterates w, and the points z in the clip range that they stand for."""
 
     def __init__(self, state: AttackState, rate: float) -> None:
         self._rate, self._width = rate, state.upper - state.lower

@@ -63,7 +63,7 @@ class DeepFool(MinimumNormAttack):
         nearest.take(closest)
 
     def _cross(self, state: AttackState, x_adv: Tensor, nearest: Nearest) -> None:
-        """Step from x_adv [B, ...] to the nearest linearized boundary until the model is fooled; keep the points."""
+        """Step from x_adv [B, ...] to the nearest linearized boundary until the model is fooled; record the points."""
         ranking = rivals(state, self.candidates)
         rows, active = torch.arange(len(state), device=state.x.device), state
         for _ in range(self.steps):

@@ -57,7 +57,7 @@ class EAD(ConstantSearch):
 
 
 class _Fista(Descent):
-    """Beck and Teboulle's iterates, and the points ahead of them to which momentum leads."""
+    """The iterates of FISTA (Beck and Teboulle, 2009), and the points extrapolated from them by momentum."""
 
     def __init__(self, state: AttackState, run: Nearest, steps: int, rate: float, beta: float) -> None:
         self._steps, self._rate, self._beta = steps, rate, beta
@@ -75,7 +75,7 @@ class _Fista(Descent):
         return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
 
     def nearer(self, run: Nearest) -> Tensor:
-        """Also keep examples for which a nearer point was found: momentum may raise the objective for a while."""
+        """Which examples have a new nearer point: they are kept, since momentum may raise the objective for a while."""
         nearer = run.distance < self._before
         self._before = run.distance
         return nearer

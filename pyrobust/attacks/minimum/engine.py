@@ -141,10 +141,10 @@ class MinimumNormAttack(BatchAttack):
 
     @abc.abstractmethod
     def _search(self, state: AttackState, nearest: Nearest) -> None:
-        """Offer adversarial points for all examples of the state to ``nearest``; no example may leave the state."""
+        """Offer adversarial points for all examples of the state to ``nearest``; all examples stay in the state."""
 
     def _stages(self) -> tuple[Callable[[AttackState, Nearest], None], ...]:
-        """The parts of the search: an ensemble runs the first parts of all attacks before any second part."""
+        """Return the stages of the search; an ensemble runs the first stages of all attacks before any second stage."""
         return (self._search,)
 
     def _names(self) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ class MinimumNormAttack(BatchAttack):
         return state.finish(point)
 
     def _retire_nearest(self, state: AttackState, nearest: Nearest) -> None:
-        """Retire the examples fooled by their nearest point, moved outward within epsilon as rounding requires."""
+        """Retire the examples fooled by their nearest point; rounding may require to move it outward within epsilon."""
         l0 = self.norm == "l0"  # a longer perturbation of as many coordinates need not fool more reliably
         for certain in (True, False) if self._margin and not l0 else (False,):
             factors = self._certain_overshoots if certain else _OVERSHOOTS

@@ -224,7 +224,7 @@ def minimum_norm(
 
 
 def _checked(names: Iterable[str], norm: AttackNormName) -> tuple[str, ...]:
-    """Check the names of attacks: at least one, each known, not repeated, and available in the norm."""
+    """Check the names of attacks: at least one, all known, all different, and all available in the norm."""
     chosen = (names,) if isinstance(names, str) else tuple(items("attacks", names, "names of attacks"))
     checked = tuple(choice("attacks", name, tuple(ATTACKS)) for name in chosen)
     if not checked or len(set(checked)) < len(checked):

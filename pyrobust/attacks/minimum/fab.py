@@ -114,7 +114,7 @@ class FAB(MinimumNormAttack):
                     return
 
     def _search_once(self, state: AttackState, turn: int, restart: int, ranking: Tensor, nearest: Nearest) -> Tensor:
-        """Search from one start, with one class; return the ranking [B, K - 1] of the examples that remain."""
+        """Search from one start with one class; return the ranking [B, K - 1] of the examples still to be attacked."""
         x_adv = state.x.clone()
         if restart:
             radius = torch.minimum(nearest.reach(state), state.epsilon).div_(2)
@@ -149,7 +149,7 @@ class FAB(MinimumNormAttack):
     def _search_nearest(
         self, state: AttackState, turn: int, ranking: Tensor, run: Nearest, x_adv: Tensor, nearest: Nearest
     ) -> None:
-        """Search to the end, with one forward pass per step: the boundary is linearized where the verdict was taken."""
+        """Do all steps of a search; a step linearizes the boundary at the point whose logits it has just computed."""
         early = _EARLY if turn == 0 and self.steps >= 2 * _EARLY else 0
         for step in range(self.steps):
             if early and step == early:
@@ -163,12 +163,12 @@ class FAB(MinimumNormAttack):
         run.tighten(state)
 
     def _backward(self, state: AttackState, fooled: Tensor, x_adv: Tensor) -> Tensor:
-        """x_adv, with the points that fool the model (mask [B]) moved toward x."""
+        """Return x_adv, with the points that fool the model (mask [B]) moved toward x."""
         backward = state.moved((x_adv - state.x).mul_(self.beta))
         return torch.where(fooled.view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
 
     def _iterate(self, state: AttackState, value: Tensor, gradient: Tensor, at: Tensor, x_adv: Tensor) -> Tensor:
-        """Compute xₜ₊₁ from xₜ, with f and its gradient at a point ``at``."""
+        """Compute the iterate xₜ₊₁ from xₜ, and from f and its gradient at the point ``at``."""
         moved = (x_adv - state.x).flatten(1)
         points = torch.stack([x_adv.flatten(1), state.x.flatten(1)])
         steps = step_onto(points, at.flatten(1), gradient.flatten(1), value, norm=state.norm, ball=state.ball)
@@ -181,7 +181,7 @@ class FAB(MinimumNormAttack):
         return state.moved(delta.view(state.x.shape))
 
     def _boundary(self, state: AttackState, turn: int, ranking: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [B, K], f(x_adv) [B] and ∇f [B, ...], for the current class or the one whose hyperplane is nearest."""
+        """Return logits [B, K], f(x_adv) [B] and ∇f [B, ...], for the current class or the nearest hyperplane."""
         if not state.targeted and self.targets is not None:
             ranking = ranking[:, turn : turn + 1]
         logits, values, gradients = state.gradients(x_adv, leads(state, ranking))

@@ -122,7 +122,7 @@ def _step(
 
 
 def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor:
-    """Least t [..., B, 1] with Σ weight·min(capacity, t·rate) = gap; the largest float if none exists."""
+    """Return the least t [..., B, 1] with Σ weight·min(capacity, t·rate) = gap; the largest float if there is none."""
     full = weight * capacity
     slope = weight * rate
     t = torch.zeros_like(gap)
@@ -141,7 +141,7 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
 
 
 def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:
-    """Moves m [..., B, D] of least Σm with Σ weight·m = gap and 0 ≤ m ≤ capacity: a fractional knapsack."""
+    """Solve a fractional knapsack: moves m [..., B, D] of least Σm with Σ weight·m = gap and 0 ≤ m ≤ capacity."""
     if weight.shape[-1] <= 4 * _TOP:
         return _in_order(*weight.sort(dim=-1, descending=True), capacity, gap)[0]
     move, reached = _in_order(*weight.topk(_TOP), capacity, gap)
@@ -155,7 +155,7 @@ def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:
 
 
 def _in_order(descending: Tensor, order: Tensor, capacity: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the coordinates ``order`` [B, n] one after the other; return the moves and whether they close the gap."""
+    """Move the coordinates ``order`` [B, n] one by one; return the moves and whether they close the gap."""
     order = order.expand(*capacity.shape[:-1], -1)
     room = capacity.gather(-1, order)
     gain = room * descending

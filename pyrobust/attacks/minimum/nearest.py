@@ -115,7 +115,7 @@ class Nearest:
         put_rows(nearer, x_adv, self.x)
 
     def _project(self, state: AttackState) -> None:
-        """Twice, linearize the boundary at the nearest adversarial point and try the nearest point on it."""
+        """Linearize the boundary at the nearest adversarial point, and try the nearest point on it; repeat once."""
         loss = targeted_margin if state.targeted else margin
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
@@ -127,7 +127,7 @@ class Nearest:
             self.offer(state, fooled, point)
 
     def _prune(self, state: AttackState) -> None:
-        """Undo unneeded changes, in the order of gradient times change."""
+        """Undo changes that are not needed, the change with the smallest product of gradient and change first."""
         loss = targeted_margin if state.targeted else margin
         delta = self.x - state.x
         gradient = state.gradient(self.x, loss).gradient.nan_to_num_(0.0)
@@ -136,7 +136,7 @@ class Nearest:
         self._fewest(state, delta, gain, self.distance.nan_to_num(posinf=0.0))
 
     def _fewest(self, state: AttackState, delta: Tensor, gain: Tensor, high: Tensor) -> None:
-        """Bisect for the fewest changes of delta [B, ...] that fool, at most high [B], in order of falling gain."""
+        """Find by bisection how few changes of delta [B, ...] fool the model, at most high [B], by decreasing gain."""
         low = torch.zeros_like(high)
         for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()

@@ -74,13 +74,13 @@ class Sampling(MinimumNormAttack):
         nearest.shorten(state)
 
     def _try(self, state: AttackState, nearest: Nearest, delta: Tensor, radius: Tensor) -> None:
-        """Offer the points x + delta [B, ...], projected on balls of radius [B] and the clip range."""
+        """Offer the points x + delta [B, ...], projected onto balls of radius [B] and onto the clip range."""
         point = state.norm.place(delta, state.ball._replace(epsilon=radius))
         nearest.offer(state, state.verdict(state.logits(point)) != ROBUST, point)
 
 
 def _in_blocks(noise: Noise) -> Noise:
-    """The noise from number _FIRST on, drawn in blocks; each number may be used once."""
+    """Return noise that begins at number _FIRST and is drawn in blocks; each number may be used once."""
     blocks: dict[tuple[str, tuple[int, ...] | None], tuple[int, Tensor]] = {}
 
     def draw(family: str, number: int, shape: tuple[int, ...] | None = None) -> Tensor:

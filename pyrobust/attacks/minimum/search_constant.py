@@ -88,7 +88,7 @@ class ConstantSearch(MinimumNormAttack):
 
     @abc.abstractmethod
     def _descent(self, state: AttackState, run: Nearest) -> Descent:
-        """The first iterates for a constant."""
+        """Return the first iterates for a constant."""
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         run = Nearest(state)
@@ -133,7 +133,7 @@ class ConstantSearch(MinimumNormAttack):
 
 
 def _offer(subset: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
-    """Keep points [B, ...] that fool the model and are nearer than those of a run's rows [B]; return the distances."""
+    """Record the points [B, ...] that fool the model and are nearer than a run's rows [B]; return the distances."""
     nearest = Nearest(subset)
     distance = nearest.offer(subset, fooled, x_adv)
     run.take(nearest, rows)

@@ -76,19 +76,19 @@ def _ends(node: Node, stop: bool) -> bool:
 
 
 def _concretize(a: Tensor, box: CenteredRange) -> Tensor:
-    """The minimum of a·z over a box: [B, S]."""
+    """Return the minimum of a·z over a box, [B, S]."""
     if uses_batch_last(a):
         return concretized(a, *box)
     return _concretized(a.flatten(2), box.center.flatten(1), box.radius.expand_as(box.center).flatten(1))
 
 
 def _times(a: Tensor, z: Tensor) -> Tensor:
-    """Σ a z over each example: a [B or 1, S, n], z [B, ...]."""
+    """Return Σ a·z over the elements of each example: a [B or 1, S, n], z [B, ...]."""
     return (a @ flattened(z).unsqueeze(2)).squeeze(2)
 
 
 def _step(node: Node, a: Tensor, ranges: Mapping[Node, CenteredRange]) -> tuple[Tensor | None, list[Tensor]]:
-    """(constant [B, S] or None, coefficients of the inputs) from the coefficients of a node."""
+    """Step back through a node: return the constant [B, S] or None, and the coefficients of the node's inputs."""
     if isinstance(node, Linear):
         bias = None if node.bias is None else like(node.bias, a)
         if uses_batch_last(a):
@@ -154,7 +154,7 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
 
 
 def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
-    """(constant, coefficients of z): the lower relaxation for positive coefficients, the upper one for negative."""
+    """Return (constant, coefficients of z) with the lower relaxation for positive coefficients, else the upper one."""
     above, below = a.clamp(max=0), a.clamp(min=0)
     constant = _times(flattened(below, 2), relaxation.lower_intercept) + _times(
         flattened(above, 2), relaxation.upper_intercept
@@ -163,7 +163,7 @@ def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tens
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: CenteredRange) -> tuple[Tensor, list[Tensor]]:
-    """The element with the largest lower bound; as upper bound only if no other can exceed it, else a constant."""
+    """Bound a maximum by the element of the largest lower bound; from above, by a constant if others may exceed it."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)
@@ -182,7 +182,7 @@ def _through_maximum(node: MaxPool, a: Tensor, z: CenteredRange) -> tuple[Tensor
 
 
 class _Shape(NamedTuple):
-    """Sizes of a convolution; ``rest``: the rows and columns at the end of its input that no window reaches."""
+    """Sizes of a convolution; ``rest`` counts the last rows and columns of its input, which no window reaches."""
 
     sides: tuple[int, int]
     stride: tuple[int, int]
@@ -192,14 +192,14 @@ class _Shape(NamedTuple):
 
 
 def _concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The minimum of a·z over a box, [B, S]: a [B or 1, S, n], center and radius [B, n]."""
+    """Return the minimum of a·z over a box, [B, S]: a [B or 1, S, n], center and radius [B, n]."""
     # torch does not annotate this method
     result: Tensor = _Concretize.apply(a, center, radius)  # type: ignore[no-untyped-call]  # torch has no types
     return result
 
 
 def _through_convolution(a: Tensor, weight: Tensor, bias: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
-    """Coefficients [B, S, C, H, W] of a convolution's input and the constant [B, S], from a [B, S, O, h, w]."""
+    """Return a convolution's input coefficients [B, S, C, H, W] and the constant [B, S], given a [B, S, O, h, w]."""
     # torch does not annotate this method
     out, constant = _ThroughConvolution.apply(a, weight, bias, shape)  # type: ignore[no-untyped-call]  # torch has no types
     return out, constant
@@ -229,7 +229,7 @@ class _Concretize(torch.autograd.Function):
 
 
 def _lowest(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The corner of the box that minimises a·z, [B, S, n]."""
+    """Return the corner of the box that minimises a·z, [B, S, n]."""
     sign = a.sgn()
     if len(sign) != len(radius):
         sign = sign.repeat(len(radius), 1, 1)

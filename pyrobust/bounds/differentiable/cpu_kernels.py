@@ -138,22 +138,22 @@ def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> 
 
 
 def _inward(z: Tensor) -> Tensor:
-    """A tensor [B, *shape] as [*shape, B] in memory."""
+    """Store a tensor [B, *shape] as [*shape, B]."""
     # as a matrix: torch transposes these faster
     return z.flatten(1).t().contiguous().view(*z.shape[1:], len(z))
 
 
 def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[n, S, B], [n, B] and [n, B or 1]."""
+    """Return a as [n, S, B], center as [n, B] and radius as [n, B or 1]."""
     rows = flattened(a, 2).expand(len(center), -1, -1).permute(2, 1, 0)
     return rows, flattened(center).t(), flattened(radius).t()
 
 
 class _AffineIntervals(torch.autograd.Function):
-    """Intervals of an affine map: computes |W| once, and the gradient of the box only if it is needed.
+    """Intervals of an affine map, which compute |W| once, and the gradient of the box only if it is needed.
 
-    The layout changes and the ReLU are included, because each step that autograd sees costs as much as the product of a
-    small layer.
+    The changes of layout and the ReLU are included, because each step that autograd records costs as much as the
+    product of a small layer.
     """
 
     # no setup_context, because torch would then inspect the signature at every call

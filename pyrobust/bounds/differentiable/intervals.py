@@ -135,7 +135,7 @@ def _range(node: Node, ranges: Mapping[Node, CenteredRange]) -> CenteredRange:
 
 
 def _affine(node: Linear | Conv2d, z: CenteredRange, slope: float | None = None) -> CenteredRange:
-    """Center and radius of an affine map's values, W·center and |W|·radius; with a slope, those of its leaky ReLU."""
+    """Return center and radius of an affine map, W·center and |W|·radius; with a slope, those of its leaky ReLU."""
     weight = like(node.weight, z.center)
     if uses_batch_last(z.center):
         bias = None if node.bias is None else like(node.bias, z.center)
@@ -157,7 +157,7 @@ def move_of(node: Conv2d) -> Move:
 
 
 def _radii(inputs: list[CenteredRange]) -> list[Tensor]:
-    """The radii with one batch size: 1 if all examples share every radius."""
+    """Return the radii with one batch size, which is 1 if all examples share each radius."""
     batch = max(len(z.radius) for z in inputs)
     return [z.radius.expand(batch, *z.radius.shape[1:]) for z in inputs]
 

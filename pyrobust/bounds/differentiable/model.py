@@ -227,7 +227,7 @@ class DifferentiableBounds:
         return CenteredRange.between((x - epsilon).clamp(min=lowest), (x + epsilon).clamp(max=highest))
 
     def _rows(self, rows: Tensor | None, x: Tensor) -> Tensor | None:
-        """C as [1 or B, S, K] in the dtype of x."""
+        """Return specification rows C as [1 or B, S, K], in the dtype of x."""
         if rows is None:
             return None
         rows = float_tensor("C", rows)

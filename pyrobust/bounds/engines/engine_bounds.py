@@ -70,7 +70,7 @@ class EngineBounds:
             by[chosen] = new_by.where(better, by[chosen])
 
     def _own_numbers(self) -> None:
-        """Give each bound its own method number where all bounds share one."""
+        """If all bounds share one method number, store a separate number for each bound."""
         vars(self).update(lower_by=self.lower_by.contiguous(), upper_by=self.upper_by.contiguous())
 
     def names(self) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
@@ -79,7 +79,7 @@ class EngineBounds:
 
 
 def _named(by: Tensor) -> npt.NDArray[np.object_]:
-    """The names of methods by their numbers; many equal names take the memory of one."""
+    """Return the method names for method numbers; a large array of equal names is a view of one name."""
     numbers = by.numpy()
     if numbers.size > _FEW and (not any(numbers.strides) or numbers.min() == numbers.max()):
         return np.broadcast_to(_NAMES[numbers.flat[:1]], numbers.shape)

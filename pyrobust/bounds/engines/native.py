@@ -78,7 +78,7 @@ class Engine:
 
     @functools.cached_property
     def _deployed(self) -> Packed:
-        """The network for ``semantics="float32"``: a separate one only where a rule depends on the semantics."""
+        """The network for ``semantics="float32"``; it is a separate one if a rule depends on the semantics."""
         if not any(map(has_offset, in_order(self._output))):
             return self._native
         return native_network(self._output, self._dtype, self._floats.eps / 2)
@@ -135,7 +135,7 @@ class Engine:
         return bounds
 
     def _undecided(self, inputs: InputSet, rows: Tensor | Margins, query: Query, lower: Tensor) -> Tensor:
-        """Whether rounding errors may be all that keeps the lower bounds of a set from being positive: bool [B]."""
+        """Whether lower bounds of a set may fail to be positive because of rounding errors alone, bool [B]."""
         from_zero = query.semantics == "float32" or self._products(self._native, query) is not None
         loss = (_LOSS_FROM_ZERO if from_zero else _LOSS) * self._depth**2
         undecided = (lower <= 0).any(1) & (lower > -_LARGE_MARGIN * loss).all(1)
@@ -150,9 +150,9 @@ class Engine:
 
     @functools.cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Elements of one example: in all nodes, in the largest node, and the most that a backward pass holds at once.
+        """Elements per example: of all nodes, of the largest, and held at once by a full or a shorter backward pass.
 
-        The last number is the same for a pass that stops at the first functions, or at layers above that lose nothing.
+        The shorter pass stops at the first nonlinear functions, or at layers above them where this loses nothing.
         """
         nodes, reached = in_order(self._output), {self._output}
         readers = collections.Counter(source for node in nodes for source in node.inputs)
@@ -166,14 +166,14 @@ class Engine:
 
     @functools.cached_property
     def _lists(self) -> int:
-        """Bytes of a thread's lists of products of convolutions, which later tiles reuse."""
+        """Bytes of the lists of products of convolutions, which each thread reuses for later tiles."""
         convs = [node for node in in_order(self._output) if isinstance(node, Conv2d)]
         kernels = [math.prod(node.weight.value().shape[2:]) for node in convs]
         return sum(8 * k * node.size + 16 * node.inputs[0].size for k, node in zip(kernels, convs, strict=True))
 
     @staticmethod
     def _state(packed: Packed, rows: Rows, query: Query, norm: str, *, library: bool) -> tuple[int, int]:
-        """(bytes of an example's ranges and relaxations, bytes of a library's copies of weights)."""
+        """Return (bytes of an example's ranges and relaxations, bytes of the library's copies of weights)."""
         return packed.network.memory(
             to_input=query.bounding.to_input,
             ball=norm != "linf",
@@ -184,7 +184,7 @@ class Engine:
         )
 
     def _memory(self, packed: Packed, rows: Rows, query: Query, norm: str, *, few: bool = True) -> tuple[int, int]:
-        """(bytes of all threads, bytes of an example), with our own kernels; few: up to _FEW examples a thread."""
+        """Return (bytes of all threads, bytes of an example), without a library; few: at most _FEW sets a thread."""
         item, intervals = packed.item, rows is None and not query.bounding.to_input
         row_numbers = self._output.size * (rows.shape[-2] if isinstance(rows, Tensor) else 1)
         lanes = _VECTOR // item
@@ -206,7 +206,7 @@ class Engine:
         return torch.get_num_threads() * thread, example
 
     def _library_memory(self, packed: Packed, rows: Rows, query: Query, norm: str) -> tuple[int, int]:
-        """``_memory`` with a library's products; for balls other than boxes, some backward passes use the kernels."""
+        """Return ``_memory`` for a library's products; if sets are not boxes, some backward passes use our kernels."""
         _, largest, whole, stopping = self._sizes
         kernels = (0, 0) if norm == "linf" else self._memory(packed, rows, query, norm)
         example, weights = self._state(packed, rows, query, norm, library=True)
@@ -221,7 +221,7 @@ class Engine:
 
     @staticmethod
     def _search(query: Query) -> tuple[int, int, float, float, float, float, float, bool, float] | None:
-        """The engine's arguments of a search for slopes."""
+        """Return the engine's arguments for a search for slopes."""
         search = query.bounding.slope_search
         if search is None:
             return None
@@ -239,7 +239,7 @@ class Engine:
 
     @staticmethod
     def _products(packed: Packed, query: Query) -> LibraryProducts | None:
-        """The library's products, unless neurons are refined: intervals of unblocked sums loosen their bounds."""
+        """Return the library's products; None if neurons are refined, since its unblocked sums loosen bounds."""
         return packed.products if not query.bounding.refines and packed.products.chosen() else None
 
     def _call(self, packed: Packed, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
@@ -310,7 +310,7 @@ class Engine:
 
 
 def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
-    """Whether bounds by intervals stop at a layer of sums: ``separate`` of csrc/bounds/engine/network.h."""
+    """Whether interval bounds stop at a layer of sums; the same as ``separate`` in csrc/bounds/engine/network.h."""
     if not isinstance(node, Conv2d) or node.groups != node.shape[0]:
         return False
     extents = [dilation * (k - 1) + 1 for k, dilation in zip(node.weight.shape[2:], node.dilation, strict=True)]
@@ -323,12 +323,12 @@ def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
 
 
 def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
-    """Whether the sum of all bounds is finite, so that each bound is; a sum of finite bounds may overflow."""
+    """Whether all bounds are finite, found from their sum; False also if a sum of finite bounds overflows."""
     return all(math.isfinite(float(end.sum())) for end in (bounds.lower, bounds.upper)[: 1 + with_upper])
 
 
 def _finite_sets(bounds: EngineBounds, with_upper: bool) -> Tensor:
-    """Whether all bounds of a set are finite, bool [B]; usually a finite sum of all bounds already shows it."""
+    """Whether all bounds of a set are finite, bool [B]; usually, one sum over all bounds already shows this."""
     if _finite(bounds, with_upper):
         return torch.ones(len(bounds.lower), dtype=torch.bool, device=CPU)
     lower = bounds.lower.isfinite().all(1)

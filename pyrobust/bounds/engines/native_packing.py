@@ -117,7 +117,7 @@ class _Packing:
         return Packed(self.network, library, np.dtype(self.dtype).itemsize, Work(self.steps))
 
     def _relate(self, analysis: Analysis) -> None:
-        """Tell the network which neurons, among those that it may refine, are equal or opposite."""
+        """Tell the network which of the neurons that it may refine are equal or opposite."""
         for i, step in enumerate(self.steps):
             if any(is_nonlinear(self.steps[reader].node) for reader in analysis.consumers[i]):
                 representative = representatives(step.node)
@@ -212,11 +212,11 @@ class _Packing:
         return self._record(number, node, inputs, self.planes[first])
 
     def _in_planes(self, number: int, planes: _Planes) -> int:
-        """A layer with the same elements in other planes; the layer itself if the planes are the same."""
+        """Return a layer with the same elements in other planes, or the layer itself if the planes are equal."""
         return number if self.planes[number] == planes else self._regroup(number, planes)
 
     def _regroup(self, number: int, planes: _Planes) -> int:
-        """A layer with the same elements in planes of another shape."""
+        """Add a layer with the same elements in planes of another shape."""
         source, index = self.steps[number].node, torch.arange(math.prod(planes), device="cpu")
         node = Gather(name=source.name, shape=planes, inputs=(source,), index=index)
         return self._record(self.network.gather([number], index.numpy(), planes), node, [number], planes)
@@ -228,7 +228,7 @@ def has_offset(node: Node) -> bool:
 
 
 def _slopes_below(node: Activation, row: ActivationRow) -> tuple[_Doubles, _Doubles] | None:
-    """The least and largest slope below zero of each element; None if there is none, or if slopes are near overflow."""
+    """Return the least and largest slope below zero of each element; None without one, or if slopes nearly overflow."""
     if row.slopes_below is None:
         return None
     least, most = (slopes.expand(1, *node.shape).flatten().numpy() for slopes in row.slopes_below(node))
@@ -236,7 +236,7 @@ def _slopes_below(node: Activation, row: ActivationRow) -> tuple[_Doubles, _Doub
 
 
 def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRule:
-    """A rule with intercepts and values widened by an error, and unknown where values exceed ``largest``."""
+    """Widen the intercepts and values of a rule by an error; return unknown bounds where values exceed ``largest``."""
 
     def apply(l: _Doubles, u: _Doubles) -> tuple[_Doubles, ...]:  # noqa: E741 - the field's names
         lower_slope, lower, upper_slope, upper, low, high = rule(l, u)
@@ -248,7 +248,7 @@ def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRu
 
 
 def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
-    """Pair each scale with the shift just before it, if only the scale reads it; one layer takes both (batch norm)."""
+    """Pair each scale with the shift just before it, if only the scale reads it: one layer does both (batch norm)."""
     readers = consumers(order, [output])
     joined: dict[Scale, Scale] = {}
     for node in order:
@@ -261,7 +261,7 @@ def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
 
 
 def _joined(before: Rounded, scale: Rounded, shift: Rounded) -> tuple[Rounded, npt.NDArray[np.float64]]:
-    """The constant term of scale·(z + before) + shift, and by how much its terms exceed it in magnitude."""
+    """Return the constant term of scale·(z + before) + shift, and how much larger its terms are in magnitude."""
     product = scale.value * before.value
     value = product + shift.value
     size = np.abs(product) + np.abs(shift.value)
@@ -271,5 +271,5 @@ def _joined(before: Rounded, scale: Rounded, shift: Rounded) -> tuple[Rounded, n
 
 
 def _planes(shape: tuple[int, ...]) -> _Planes:
-    """A shape as the engine has it: [C, H, W], or flat."""
+    """Return a shape as the engine stores it, [C, H, W] or flat."""
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (math.prod(shape), 1, 1)

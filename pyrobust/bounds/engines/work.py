@@ -73,7 +73,7 @@ class Work:
 
 
 def _planes(node: Node) -> tuple[int, int]:
-    """Height and width of the planes of a node, or of a vector."""
+    """Height and width of a node's planes; for a vector, of the planes that it is treated as."""
     return (node.shape[1], node.shape[2]) if len(node.shape) == 3 else (1, math.prod(node.shape))
 
 
@@ -82,14 +82,14 @@ def _elements(node: Node, window: tuple[int, int]) -> int:
 
 
 def _products(node: Node, elements: int) -> float:
-    """Multiplications for some elements of a node; one per element if they are not sums of products."""
+    """Count multiplications for some elements of a node: one per element if they are not sums of products."""
     if isinstance(node, Conv2d):
         return float(elements * node.weight.shape[1:].numel())
     return float(elements * node.inputs[0].size) if isinstance(node, Linear) else float(elements)
 
 
 def _reached(node: Node, window: tuple[int, int], planes: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of the window of an input (with these planes) that a window of the node reads."""
+    """Height and width of the window of an input, with these planes, that is read by a window of the node."""
     if isinstance(node, Conv2d):
         kernel = node.weight.shape[2:]
         ends = [

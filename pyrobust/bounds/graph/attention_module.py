@@ -50,7 +50,7 @@ def _attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Softmax(q·kᵀ/√d + mask)·v of [B, tokens, E], with the arguments of the module's forward pass."""
+    """Compute softmax(q·kᵀ/√d + mask)·v of [B, tokens, E], given the arguments of the module's forward pass."""
     if query.dim() != 3 or key_padding_mask is not None or (attn_mask is not None and attn_mask.dim() != 2):
         options: Any = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
         result: tuple[Tensor, Tensor | None] = nn.MultiheadAttention.forward(module, query, key, value, *options)
@@ -80,5 +80,5 @@ def _projected(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value:
 
 
 def _heads(module: nn.MultiheadAttention, z: Tensor) -> Tensor:
-    """[B, heads, tokens, d] of [B, tokens, E]."""
+    """Reshape [B, tokens, E] to [B, heads, tokens, d]."""
     return z.reshape(*z.shape[:2], module.num_heads, module.head_dim).transpose(1, 2)

@@ -73,7 +73,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_cached_parameters() -> Iterator[None]:
-    """Leave ``parametrize.cached()``, whose values may be outdated and which would keep traced values."""
+    """Leave ``parametrize.cached()``: its values may be outdated, and it would keep values of the trace."""
     before = parametrize._cache_enabled, parametrize._cache
     parametrize._cache_enabled, parametrize._cache = 0, {}
     try:
@@ -192,7 +192,7 @@ def _run(model: nn.Module, example: Tensor) -> Any:
 
 
 def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> None:
-    """Raise ModelError if the graph and the module compute different values, alone or in a batch of about that size."""
+    """Raise ModelError if graph and module compute different values, in passes on one row or on many."""
     ours, roundoff, largest = _evaluated(output, example)
     tolerance = _TOLERANCE * roundoff
     sizes = {min(batch, max(1, _COMPARED // largest)), min(_MANY, _MANY_ELEMENTS // largest)} - {0, 1}
@@ -213,7 +213,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
 
 
 def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raise ModelError if graph and module differ on inputs that the module may refuse: this shows untraced code."""
+    """Raise ModelError if graph and module differ on this example, which the module may refuse."""
     if not len(example):
         return
     try:
@@ -226,7 +226,7 @@ def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
 
 
 def _evaluated(output: Node, example: Tensor) -> tuple[Tensor, Tensor, int]:
-    """(the graph's outputs, the roundoff of its largest value, elements of one example in its largest tensor)."""
+    """Return the graph's outputs, the roundoff of its largest value, and its largest tensor's elements per example."""
     with torch.no_grad():
         values = forward_all(output, example)
     # Infinite or NaN intermediate values come from large or NaN parameters, and give no tolerance.
@@ -300,9 +300,9 @@ _IN_PLACE = {
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call can be translated as it is, without torch's decomposition, which takes most of the time.
+    """Whether every call has a translation, so that torch's slow decomposition can be skipped.
 
-    In-place calls become out-of-place ones where nothing else can read the tensor; unused results are removed.
+    In-place calls are replaced by out-of-place calls if nothing else can read the tensor; unused results are removed.
     """
     for call in reversed(program.graph.nodes):
         if not call.users and (call.target in RULES or _is_fresh(call, ())):  # the call changes nothing
@@ -322,7 +322,7 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
 
 
 def _is_fresh(call: fx.Node, fresh: Container[fx.Node]) -> bool:
-    """Whether a call makes a tensor from numbers and fresh tensors only, and changes no tensor."""
+    """Whether a call makes a tensor only from numbers and fresh tensors, and changes no tensor."""
     makes = isinstance(call.target, torch._ops.OpOverload) and not call.target._schema.is_mutable
     return call.op == "call_function" and makes and all(operand in fresh for operand in call.all_input_nodes)
 
@@ -375,7 +375,7 @@ class _Translation:
         raise ModelError("model: expected an output, got none")
 
     def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]], set[fx.Node]]:
-        """Calls that end a pattern of ``COMPOSITES``, with operand, rule and numbers; and the calls inside it."""
+        """Find calls that end a pattern of ``COMPOSITES``, with operand, rule and numbers, and the calls inside it."""
         ends: dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]] = {}
         replaced: set[fx.Node] = set()
         inputs = set(self.program.graph_signature.user_inputs)
@@ -391,7 +391,7 @@ class _Translation:
         return ends, replaced
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
-        """(name of the placeholder, tensor) of the module's own parameters, not of copies."""
+        """Yield (name of the placeholder, tensor) for the module's own parameters, which are not copies."""
         signature = self.program.graph_signature
         named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         named.update(self.model.named_buffers(remove_duplicate=False))
@@ -401,7 +401,7 @@ class _Translation:
             yield name, self.program.constants[target]
 
     def _enter(self, call: fx.Node) -> Lowering:
-        """The state that rules see, at a call."""
+        """Return the state that rules see at a call."""
         self.lowering.name, self.lowering.source = _call_text(call), _source(call)
         result: Any = call.meta.get("val")
         value = result[0] if isinstance(result, tuple | list) and result else result
@@ -432,7 +432,7 @@ class _Translation:
             raise lowering.unsupported(f"{call.target} is called in a way that has no bound rule") from error
 
     def _typed(self, call: fx.Node, result: Any) -> Any:
-        """Return the result of a rule; raise ModelError if the call rounds it to a dtype other than the input's."""
+        """Return the result of a rule; raise ModelError if the call rounds to a dtype other than the input's."""
         traced: Any = call.meta.get("val")
         several = isinstance(result, list | tuple) and isinstance(traced, list | tuple)
         dtype = self.lowering.input_dtype
@@ -469,7 +469,7 @@ def _call_text(call: fx.Node) -> str:
 
 
 def _own_name(name: str) -> str:
-    """The name of a module, parameter or buffer in the model, from its name in ``_Classifier``."""
+    """Return the name in the model of a module, parameter or buffer, from its name in ``_Classifier``."""
     return name.removeprefix("model").removeprefix(".")
 
 
@@ -482,7 +482,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def _source(call: fx.Node) -> str:
-    """The place of the call in the user's code: the last one in the stack trace that is not torch's own code."""
+    """Return the call's place in the user's code: the innermost frame of the stack trace outside torch."""
     lines = [line.strip() for line in (call.meta.get("stack_trace") or "").splitlines() if line.strip()]
     places = [i for i, line in enumerate(lines) if line.startswith("File ") and _TORCH not in line]
     places = [i for i in places if lines[i].split('"')[1] != __file__]
@@ -492,7 +492,7 @@ def _source(call: fx.Node) -> str:
 
 
 def _advice(call: fx.Node, arguments: Sequence[Any]) -> str:
-    """Advice about an operator without a rule."""
+    """Return advice about an operator without a rule."""
     tensors = [argument for argument in call.all_input_nodes if isinstance(argument.meta.get("val"), Tensor)]
     is_elementwise = torch.Tag.pointwise in getattr(call.target, "tags", ())
     if is_elementwise and len(arguments) == 1 and not call.kwargs:
@@ -509,7 +509,7 @@ def _is_node(value: Any) -> bool:
 
 
 def _check_in_place(value: Any) -> Any:
-    """Return the value; raise the error for elements whose batch is not the first dimension."""
+    """Return the value; raise its error if the first dimension of its elements is not the batch."""
     if isinstance(value, Displaced):
         raise value.error
     return value

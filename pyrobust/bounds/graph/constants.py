@@ -72,7 +72,7 @@ class Constant:
 
     @functools.cached_property
     def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
-        """Every computation behind the value, listed once and after those of its operands, with their places."""
+        """List every computation behind the value once, after its operands, with the places of these operands."""
         offsets: dict[Constant, int] = {}
         schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         stack = [self]
@@ -149,7 +149,7 @@ class Constant:
 
 
 def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Callable[[], Tensor]]:
-    """(enclosure, exact) of the floats that a tensor holds at the first use of either."""
+    """Return functions (enclosure, exact) of the values that a tensor has when either is called first."""
 
     @functools.cache
     def exact() -> Tensor:
@@ -168,7 +168,7 @@ def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Calla
 
 
 def _computed(compute: Callable[..., Tensor], interval: Callable[..., Enclosure], *operands: Constant) -> Constant:
-    """A result of arithmetic; its enclosure includes the value in the model, so that it serves both semantics."""
+    """Return a result of arithmetic; its enclosure contains the model's value, so it serves both semantics."""
 
     @functools.cache
     def enclosure() -> Enclosure:
@@ -181,7 +181,7 @@ def _computed(compute: Callable[..., Tensor], interval: Callable[..., Enclosure]
 
 
 def _outward(lower: Tensor, upper: Tensor) -> Enclosure:
-    """The ends moved outward by one float, which suffices because every operation here is correctly rounded."""
+    """Move the ends outward by one float; this suffices, because every operation here is correctly rounded."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device="cpu")
     return Enclosure(torch.nextafter(lower, -infinity), torch.nextafter(upper, infinity))
 
@@ -210,7 +210,7 @@ def _product(a: Enclosure, b: Enclosure) -> Enclosure:
 
 
 def _is_trivial_factor(a: Enclosure) -> Tensor:
-    """Whether a factor is exactly 0, 1 or −1."""
+    """Whether a factor is certainly 0, 1 or −1."""
     return _is_zero(a) | ((a.lower == a.upper) & (a.lower.abs() == 1))
 
 

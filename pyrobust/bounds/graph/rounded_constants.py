@@ -75,6 +75,6 @@ def _expanded(bound: Tensor, shape: tuple[int, ...] | None) -> _Doubles:
 
 
 def _distance(value: _Doubles, lower: _Doubles, upper: _Doubles) -> _Doubles:
-    """The largest distance from value to a number in [lower, upper], rounded up; 0 if lower = value = upper."""
+    """Return the largest distance from value to a number in [lower, upper], rounded up; 0 if lower = value = upper."""
     distance = np.maximum(upper - value, value - lower)
     return np.where(distance > 0, np.nextafter(distance, np.inf), 0.0)

@@ -118,7 +118,7 @@ class LipschitzEngine:
 
     @functools.cached_property
     def _values(self) -> Engine | TensorEngine:
-        """The engine that encloses the values at centers, in float64."""
+        """The engine that encloses the values at the centers, in float64."""
         return engine_for(self._output, torch.float64, CPU, None)
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
@@ -170,9 +170,9 @@ class LipschitzEngine:
 class _RowSlopes:
     """Lipschitz constants of specification rows c: |c·Δf| ≤ slope·‖Δx‖.
 
-    By Hölder's inequality, ‖c‖·L is a slope, where ‖c‖ is the dual norm of c and L is the constant of the outputs. If
-    the last layer is linear, with f = W·z + b, then the dual norm of c·W times the constant of z is also a slope, and
-    often a smaller one.
+    By Hölder's inequality, ‖c‖·L is a slope, where ‖c‖ is the dual norm of c, and L is the constant of the outputs. If
+    the last layer is linear, f = W·z + b, the dual norm of c·W times the constant of z is another slope, which is often
+    smaller.
     """
 
     def __init__(self, output: Node, norm: str) -> None:
@@ -188,7 +188,7 @@ class _RowSlopes:
             self._before = constants.of(z)
 
     def __call__(self, rows: Tensor | Margins, batch: int) -> Tensor:
-        """Return the slopes [B, S] of specification rows [S, K] or [B, S, K], rounded up; inf where unknown."""
+        """Return slopes [B, S] of specification rows [S, K] or [B, S, K], rounded up; inf where they are unknown."""
         if isinstance(rows, Tensor) and rows.dim() == 2:
             return self(rows[None], 1).expand(batch, -1)
         each = rows.shape[2] if self._last is None else max(self._last.middle.shape)
@@ -217,7 +217,7 @@ class _RowSlopes:
         return torch.minimum(whole, _times(self._dual(row), self._before))
 
     def _dual(self, row: Tensor) -> Tensor:
-        """The dual norm of numbers ≥ 0 along the last dimension, rounded up."""
+        """Return the dual norm of numbers ≥ 0 along the last dimension, rounded up."""
         if not row.shape[-1]:
             return row.sum(-1)
         if self._norm == "l1":
@@ -231,7 +231,7 @@ class _RowSlopes:
 
 
 def _times(norms: Tensor, constant: float) -> Tensor:
-    """The products, rounded up; 0 where either factor is 0."""
+    """Return the products, rounded up; a product is 0 if either factor is 0."""
     if constant == 0:
         return torch.zeros_like(norms)
     return torch.where(norms == 0, 0.0, norms * constant * _UP + 2.0**-1022)

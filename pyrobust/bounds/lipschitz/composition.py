@@ -146,7 +146,7 @@ class Constants:
         return _product(value, before)
 
     def _map(self, layer: Linear | Conv2d, after: Weights | None) -> float:
-        """The constant of a linear or convolution layer, with the scales that can be folded into it."""
+        """Return the constant of a linear or convolution layer, including the scales that are folded into it."""
         weights = Weights.of(*layer.weight.enclosure())
         if after is not None:
             weights = weights.times(_rows(layer, after))
@@ -179,7 +179,7 @@ class Constants:
         return weights.times(Weights(*parts)), z.inputs[0]
 
     def _folded(self, node: Node) -> Node | None:
-        """The layer that a scale can be folded into, if nothing else reads that layer."""
+        """Return the layer that a scale can be folded into; None if other nodes read that layer, too."""
         if not isinstance(node, Scale) or node.scale is None:
             return None
         layer = node.inputs[0]
@@ -190,7 +190,7 @@ class Constants:
         return layer if isinstance(layer, Linear) or _per_channel(_scale(node)) is not None else None
 
     def _root_of_squares(self, chain: list[Node]) -> float:
-        """The constant of √(A z² + b), computed as a product over the factors of A."""
+        """Return the constant of √(A z² + b), computed as a product over the factors of A."""
         factor, norm = 1.0, "linf" if self.norm == "linf" else "l1"
         for node in chain:
             if isinstance(node, (Linear, Conv2d)):
@@ -205,12 +205,12 @@ class Constants:
         return factor if self.norm == "l1" else _root(factor)
 
     def _rooted(self, weights: Weights) -> Weights:
-        """Upper bounds of the weights or, in l1, of their square roots."""
+        """Return upper bounds of the weights; in l1, of their square roots."""
         size = weights.magnitude()
         return Weights(size.sqrt() * (1 + 2.0**-50) if self.norm == "l1" else size, torch.zeros_like(size))
 
     def _repeated(self, count: int) -> float:
-        """The factor by which a distance grows if its elements occur ``count`` times."""
+        """Return the factor by which a distance grows if each element occurs ``count`` times."""
         if self.norm == "l2":
             return _root(count)
         return float(count) if self.norm == "l1" else 1.0
@@ -231,7 +231,7 @@ class Constants:
 
 
 def _sources(node: Node) -> tuple[Node, ...]:
-    """The nodes from whose constants the constant of a node is composed."""
+    """Return the nodes whose constants determine the constant of a node."""
     if isinstance(node, Sort):
         return node.inputs[-1:]
     constant = seminorm(node)
@@ -241,7 +241,7 @@ def _sources(node: Node) -> tuple[Node, ...]:
 
 
 def _read_nodes(output: Node) -> list[Node]:
-    """The nodes that the constant of the output is composed from, each after its own sources."""
+    """Return the nodes whose constants determine that of the output, each after its own sources."""
     order = in_order(output)
     read = {output}
     for node in reversed(order):
@@ -251,7 +251,7 @@ def _read_nodes(output: Node) -> list[Node]:
 
 
 def _reads(node: Gather) -> dict[Node, Tensor]:
-    """How often a gather reads each element of its nodes; reads of relu(z) and relu(−z) count as reads of z."""
+    """Count how often a gather reads each element of its nodes; a read of relu(z) or relu(−z) is a read of z."""
     source = origin(node)
     counts = torch.bincount(source.places + 1, minlength=1 + sum(operand.size for operand in source.nodes))[1:]
     read = dict(zip(source.nodes, torch.split(counts, [operand.size for operand in source.nodes]), strict=True))
@@ -264,7 +264,7 @@ def _reads(node: Gather) -> dict[Node, Tensor]:
 
 
 def _opposite_relu(node: Node, others: Iterable[Node]) -> Node | None:
-    """The relu(−z) among the others, for a node relu(z)."""
+    """Return relu(−z) if it is among the others, for a node relu(z)."""
     return next(
         (other for other in others if _is_relu(node) and _is_relu(other) and _negates(other.inputs[0], node.inputs[0])),
         None,
@@ -285,7 +285,7 @@ def _negates(node: Node, z: Node) -> bool:
 
 
 def _most_windows(node: MaxPool) -> int:
-    """The largest number of windows that contain the same element, which counts once per window."""
+    """Return the largest number of windows that contain one element; several places in a window count once."""
     order = node.windows.sort(1).values
     again = torch.zeros_like(order, dtype=torch.bool)
     again[:, 1:] = order[:, 1:] == order[:, :-1]
@@ -294,13 +294,13 @@ def _most_windows(node: MaxPool) -> int:
 
 
 def _scale(node: Scale) -> Weights:
-    """The factors of a scale, in the shape of the node."""
+    """Return the factors of a scale in the shape of its node."""
     assert isinstance(node.scale, Constant)
     return Weights.of(*(bound.expand(1, *node.shape)[0] for bound in node.scale.enclosure()))
 
 
 def _per_channel(scale: Weights) -> Weights | None:
-    """One factor for each channel; None if factors differ within a channel."""
+    """Return one factor per channel; None if factors differ within a channel."""
     if scale.middle.dim() != 3 or not scale.middle.numel():
         return None
     flat = [values.flatten(1) for values in (scale.middle, scale.radius)]
@@ -310,7 +310,7 @@ def _per_channel(scale: Weights) -> Weights | None:
 
 
 def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
-    """The factors of a layer's outputs, in the shape of its weights."""
+    """Return the factors of a layer's outputs in the shape of its weights."""
     if isinstance(layer, Linear):
         return Weights(scale.middle.reshape(-1, 1), scale.radius.reshape(-1, 1))
     channels = _per_channel(scale)
@@ -319,23 +319,23 @@ def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
 
 
 def _shifts(node: Node) -> bool:
-    """Whether a node adds constants only."""
+    """Whether a node only adds constants."""
     return isinstance(node, Scale) and node.scale is None
 
 
 def _root(value: float) -> float:
-    """The square root, rounded up."""
+    """Return the square root, rounded up."""
     root = math.sqrt(value)
     return root if root * root == value and root.is_integer() else _up(root)
 
 
 def _up(value: float) -> float:
-    """The next larger float; 0 stays 0."""
+    """Return the next larger float; 0 stays 0."""
     return math.nextafter(value, math.inf) if value > 0 else value
 
 
 def _product(a: float, b: float) -> float:
-    """The product of numbers of at least 0, rounded up; 0 times inf is 0."""
+    """Return the product of numbers of at least 0, rounded up; 0 times inf is 0."""
     if a == 0 or b == 0:
         return 0.0
     return a if b == 1 else b if a == 1 else math.nextafter(a * b, math.inf)

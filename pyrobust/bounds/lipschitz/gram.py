@@ -61,7 +61,7 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
 
 
 def _extend(bracket: Bracket, matrices: Tensor, tolerance: float) -> None:
-    """Extend a bracket by further matrices."""
+    """Extend a bracket to further matrices."""
     largest = matrices.abs().amax((1, 2))
     if not bool(largest.isfinite().all()):
         bracket.upper = torch.inf
@@ -101,7 +101,7 @@ def _extend(bracket: Bracket, matrices: Tensor, tolerance: float) -> None:
 
 
 def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
-    """Compute the norm of the first matrix from the norm of the last Gram matrix, which is scaled."""
+    """Compute the norm of the first matrix from the norm of the last, scaled Gram matrix."""
     for shift, error in zip(reversed(shifts[1:]), reversed(errors[1:]), strict=True):
         norm = ((_scaled(norm, shift) + error) * _UP).sqrt() * _UP
     # Relative errors are large if the last product is below the smallest normal number.
@@ -110,7 +110,7 @@ def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
 
 
 def _exponent(largest: Tensor) -> Tensor:
-    """The exponents k with 2^k near largest."""
+    """Return exponents k for which 2^k is near ``largest``."""
     return torch.frexp(largest).exponent.clamp(-_MOST_SHIFT, _MOST_SHIFT)
 
 

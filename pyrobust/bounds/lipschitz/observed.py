@@ -57,7 +57,7 @@ def _rows(y: Tensor) -> Tensor:
 
 
 def _attaining(y: Tensor, norm: str) -> Tensor:
-    """The z of dual norm 1 with ⟨z, y⟩ = ‖y‖, for each example."""
+    """Return, for each example, the z of dual norm 1 with ⟨z, y⟩ = ‖y‖."""
     flat = _rows(y)
     z: Tensor
     if norm == "l2":

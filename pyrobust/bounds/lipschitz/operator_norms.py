@@ -91,12 +91,12 @@ def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
 
 
 def _largest_sum(sums: Tensor, terms: int) -> float:
-    """An upper bound of the largest of some sums of ``terms`` numbers ≥ 0, computed in any order."""
+    """Return an upper bound of the largest of some sums, each of ``terms`` numbers ≥ 0 added in any order."""
     return float(sums.amax()) * (1 + (terms + 8) * _UNIT) * _UP if sums.numel() else 0.0
 
 
 def _schur(rows: float, columns: float, terms: int) -> float:
-    """Schur's bound √(‖·‖₁·‖·‖∞) of the l2 norm, from the largest absolute sums of rows and columns."""
+    """Return Schur's bound √(‖·‖₁·‖·‖∞) of the l2 norm; arguments are the largest absolute sums of rows and columns."""
     return math.sqrt(rows) * math.sqrt(columns) * (1 + (terms + 8) * _UNIT) * _UP
 
 
@@ -136,7 +136,7 @@ def _conv_spectral_norm(node: Conv2d, weight: Tensor) -> float:
 
 
 def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
-    """The exact matrix of each group's convolution, [groups, outputs, inputs]: its values at unit images."""
+    """Return the exact matrix of each group's convolution, [groups, outputs, inputs]: its outputs for unit images."""
     channels, height, width = node.inputs[0].shape
     inputs = channels // node.groups * height * width
     units = torch.eye(inputs, dtype=torch.float64).view(inputs, channels // node.groups, height, width)
@@ -145,7 +145,7 @@ def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
 
 
 def _power_iteration(node: Conv2d, weight: Tensor) -> float:
-    """An approximate lower bound of the norm."""
+    """Return an approximate lower bound of the norm."""
     x = torch.randn(1, *node.inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scale = float(weight.abs().amax())
     if not 0 < scale < math.inf:
@@ -161,11 +161,11 @@ def _power_iteration(node: Conv2d, weight: Tensor) -> float:
 
 
 def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
-    """An upper bound of the norm, from the convolution on a torus so large that no output wraps around it.
+    """Return an upper bound of the norm, from the convolution on a torus so large that no output wraps around.
 
-    The zero-padded convolution's matrix is a submatrix of the matrix of the torus's convolution. The latter is
-    unitarily similar to the block-diagonal matrix of its symbols, one small matrix per frequency (Sedghi, Gupta and
-    Long, 2019), so its norm is the largest norm of a symbol.
+    The zero-padded convolution's matrix is a submatrix of the matrix on the torus, so its norm is no larger. The matrix
+    on the torus is unitarily similar to the block-diagonal matrix of its symbols, one small matrix per frequency
+    (Sedghi, Gupta and Long, 2019). Its norm is therefore the largest norm of a symbol.
     """
     bracket = spectral_norms(_symbols(node, weight), floor=floor)
     terms = weight.shape[2] + weight.shape[3]
@@ -176,7 +176,7 @@ def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
 
 
 def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
-    """The symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of all frequencies of the torus: batches [B, 2·O/g, 2·C'/g].
+    """Yield the symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of the torus's frequencies, in batches [B, 2·O/g, 2·C'/g].
 
     A stride s is a step of one between blocks of s elements. The s phases of the input along each axis become channels,
     C' in total. Output i reads the element at i·s + t for kernel offset t; this element has phase t mod s in block i +
@@ -209,7 +209,7 @@ def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
 
 
 def _waves(extent: int, size: int) -> Tensor:
-    """The waves e^{2πi·f·q/size} of all frequencies f and offsets q: complex128 [size, extent]."""
+    """Return the waves e^{2πi·f·q/size} of all frequencies f and offsets q, complex128 [size, extent]."""
     turns = (torch.arange(size)[:, None] * torch.arange(extent)) % size
     angle = turns.double() * (2 * math.pi / size)
     return torch.complex(angle.cos(), angle.sin())

@@ -124,7 +124,7 @@ def attack(call: Call) -> Run:
 
 
 def _confirmed(call: Call) -> list[float]:
-    """Return the epsilons to confirm, in rising order; raise InputError for options that would do nothing."""
+    """Return the epsilons to confirm, in rising order; raise InputError for options without effect."""
     minimum, epsilons = call["minimum"], call["confirm"]
     if not minimum:
         call.refuse("plot", "confirm", why="without --minimum")
@@ -150,7 +150,7 @@ def _confirmed(call: Call) -> list[float]:
 
 
 def _check_save_images(call: Call) -> None:
-    """Raise InputError unless the attacked images can be saved, before any work is done."""
+    """Check, before any work is done, that the attacked images can be saved; else raise InputError."""
     from pyrobust.evaluation.run_images import BYTES
     from pyrobust.zoo.saved_images import check_image_path
 

@@ -75,7 +75,7 @@ def load_smoother(call: Call) -> RandomizedSmoothing:
 
 
 def _sequential_name(radii: list[float] | None, hybrid: float | None, two_class: bool) -> list[str]:
-    """Return the parts of a run's name that describe its sequential sampling."""
+    """Return the parts of a run's name that describe sequential sampling."""
     if radii is None:
         return []
     name = [Sequential.layout, f"r{','.join(f'{radius:g}' for radius in radii)}"]

@@ -57,7 +57,7 @@ class Steps(Seeded):
         return slope_of_labels(state, x, coupled=self._modes[0])
 
     def _cost(self, state: AttackState, x_adv: Tensor, *, t: int) -> Tensor:
-        """Objective that the attack maximizes, [B]."""
+        """Return the objective that the attack maximizes, [B]."""
         return cross_entropy(state, state.logits(x_adv))
 
 

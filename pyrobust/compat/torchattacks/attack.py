@@ -365,14 +365,14 @@ class Attack:
         return f"{self.attack}({shown}, normalization_used={self.normalization_used is not None})"
 
     def _progress_line(self, share: float, accuracy: float, distance: float, seconds: float) -> str:
-        """Line that ``save`` prints after a batch."""
+        """Return the line that ``save`` prints after a batch."""
         return (
             f"- Save progress: {100 * share:.2f} % / Robust accuracy: {accuracy:.2f} % / L2: {distance:.5f} "
             f"({seconds:.3f} s for the last batch)"
         )
 
     def _generate(self, images: Tensor, labels: Tensor | None, *args: Any, **kwargs: Any) -> Tensor:
-        """``forward`` on images in [0, 1], with the model in the mode set for attacks."""
+        """Call ``forward`` for images in [0, 1], with the model in the mode set for attacks."""
         before, self._unit_range = self._unit_range, True
         try:
             with modes_restored(self.model):
@@ -382,7 +382,7 @@ class Attack:
             self._unit_range = before
 
     def _set_modes(self) -> None:
-        """Put the model into the mode set for attacks."""
+        """Put the model into the mode that is set for attacks."""
         training, batch_norm, dropout = self._modes
         self.model.train(training)
         for module in self.model.modules() if training else ():
@@ -403,7 +403,7 @@ class Attack:
         return self.normalization_used["mean"].to(inputs), self.normalization_used["std"].to(inputs)
 
     def _undo_rounding(self, images: Tensor) -> Tensor:
-        """Clip to [0, 1] if denormalized images lie outside only because of rounding errors."""
+        """Clip to [0, 1] if denormalized images lie outside by no more than rounding errors."""
         clipped = images.clamp(0, 1)
         return clipped if bool(((clipped - images).abs() <= _ROUNDING).all()) else images
 
@@ -411,13 +411,13 @@ class Attack:
         return self.get_output_with_eval_nograd(inputs).argmax(1)
 
     def _others(self, inputs: Tensor, labels: Tensor | None) -> Tensor:
-        """Classes other than the label (default: the prediction), by increasing logit, [N, K - 1]."""
+        """Return the classes other than the label (default: the prediction) by increasing logit, [N, K - 1]."""
         logits = self.get_output_with_eval_nograd(inputs)
         labels = logits.argmax(1) if labels is None else labels
         return logits.scatter(1, labels.unsqueeze(1), torch.inf).argsort(dim=1)[:, :-1]
 
     def _generator(self, stream: int = 0) -> torch.Generator:
-        """Random numbers for the current call; they depend on the seed and the number of images attacked before."""
+        """Return a generator for the current call; it depends on the seed and the number of images attacked before."""
         state = np.random.SeedSequence([self._seed, self._seen, stream]).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
 

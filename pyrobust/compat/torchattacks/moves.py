@@ -150,13 +150,13 @@ class _SPSA(EveryExample, spsa.SPSA):
         state.finish(x_adv)
 
     def _values(self, state: AttackState, points: Tensor, loss: Loss, rows: int) -> Tensor:
-        """The loss [B, 2, 1]; all examples' points of one side form a batch, whose statistics may couple them."""
+        """Return the loss [B, 2, 1]; the points of one side form a batch, as batch statistics may couple examples."""
         sides = [loss(state.logits(point), state.y, state.y).value for point in points[:, :, 0].unbind(1)]
         return torch.stack(sides, 1).unsqueeze(2)
 
 
 def _neighbors(values: Tensor) -> Tensor:
-    """Mean over each pixel's eight neighbors, [B, C, H, W]; neighbors outside the image count as zero."""
+    """Return the mean over each pixel's eight neighbors, [B, C, H, W]; neighbors outside the image count as zero."""
     kernel = torch.full((3, 3), 1 / 8).to(values)
     kernel[1, 1] = 0
     return smoothed(values, kernel[None, None])

@@ -150,7 +150,7 @@ class MultiAttack(Attack):
         return f"{super()._progress_line(share, accuracy, distance, seconds)} / {_shown(self._remaining)}"
 
     def _correct(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Which images the model classifies correctly; bool [N]."""
+        """Which images the model classifies correctly, bool [N]."""
         if self._modes[0]:
             with torch.no_grad():
                 return self.get_logits(images).argmax(1) == labels
@@ -159,7 +159,7 @@ class MultiAttack(Attack):
 
 
 def _success_rates(remaining: list[int]) -> list[float]:
-    """Share of the images fooled after each attack, in percent."""
+    """Return the share of the images fooled after each attack, in percent."""
     return [100 * (1 - now / remaining[0]) for now in remaining[1:]] if remaining[0] else []
 
 

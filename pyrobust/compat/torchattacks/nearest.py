@@ -24,7 +24,7 @@ _ALL_CLASSES = 1 << 31
 
 
 class _Nearest(Served):
-    """Attacks that return the nearest adversarial example, or the image if none is found; results are repeatable."""
+    """Attacks that return the nearest adversarial example, or the image if none is found, with repeatable results."""
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images; arguments and errors are as for ``Served.forward``."""
@@ -35,7 +35,7 @@ class _Nearest(Served):
         return _Minimum(self._minimum(model))
 
     def _grid(self) -> str | None:
-        """The grid of integer results; rounding a point near the boundary after the search would undo success."""
+        """The grid of integer results: rounding a point only after the search could undo its success."""
         return "1/255" if self.return_type == "int" else None
 
     @abc.abstractmethod
@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Attacks that move points beyond the boundary, to at most twice their distance, to succeed in any batch."""
+    """Attacks that move points beyond the boundary, to at most twice the distance, to succeed in any batch."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 
@@ -81,7 +81,7 @@ class _EAD(_BeyondRounding, ead.EAD):
 
 
 class _ElasticNetEAD(_EAD):
-    """EAD whose nearest point is the one with the least ‖z − x‖₂² + β·‖z − x‖₁."""
+    """EAD that returns the point with the least ‖z − x‖₂² + β·‖z − x‖₁."""
 
     norms = ("l2",)
 
@@ -94,18 +94,18 @@ class _ElasticNetEAD(_EAD):
 
 
 class _ElasticNet(L2):
-    """The l2 norm for steps and balls, with distances compared by the elastic-net distance."""
+    """The l2 norm for steps and balls; distances are compared by the elastic-net distance."""
 
     def __init__(self, beta: float) -> None:
         self._beta = beta
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """‖x_adv − x‖₂² + β·‖x_adv − x‖₁."""
+        """Compute ‖x_adv − x‖₂² + β·‖x_adv − x‖₁."""
         size = (x_adv.double() - x.double()).abs_().flatten(1)
         return (size.square() + self._beta * size).sum(1)
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """The largest elastic-net distance in a box of this width.
+        """Return the largest elastic-net distance in a box of this width.
 
         If the width is 1, this is at least the largest l2 distance in the box.
         """

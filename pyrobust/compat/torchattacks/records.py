@@ -114,7 +114,7 @@ def levels(images: Tensor, clean: Tensor) -> Tensor:
 
 
 def _unit_range(attack: Attack, images: Tensor) -> Tensor:
-    """A call's inputs or results as images in [0, 1]."""
+    """Return a call's inputs or results as images in [0, 1]."""
     if images.dtype == torch.uint8:
         return images.float() / 255
     return images if attack.normalization_used is None else attack.inverse_normalize(images)

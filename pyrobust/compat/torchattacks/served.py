@@ -92,7 +92,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
 
     @abc.abstractmethod
     def _native(self, model: nn.Module, examples: int) -> Engine:
-        """Make the attack, for a batch of this size, with the current settings."""
+        """Make the attack with the current settings for a batch of this size."""
 
     def _refuse_training_mode(self) -> None:
         if self._modes[0]:
@@ -103,7 +103,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
             )
 
     def _batch_size(self, examples: int) -> int | None:
-        """Rows per forward pass: all rows if a row's result depends on others, else as many as fit in memory."""
+        """Return the rows per forward pass: all rows if rows affect each other, else as many as fit in memory."""
         return examples if self._modes[0] else None
 
 

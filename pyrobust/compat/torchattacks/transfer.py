@@ -37,16 +37,16 @@ class _Transfer(Seeded):
         return _OnTheModel(self, model, self._batch_size(examples))
 
     def _transformed(self, images: Tensor, t: int) -> Tensor:
-        """The images as the model sees them in step t."""
+        """Return the images as the model sees them in step t."""
         return images
 
     def _weights(self) -> Tensor | None:
-        """Vector whose outer product with itself is the kernel of the gradients; None for no kernel."""
+        """Return the vector whose outer product with itself is the kernel of the gradients; None for no kernel."""
         return None
 
 
 class _OnTheModel(EveryExample, TransferAttack):
-    """``TransferAttack`` as in torchattacks: on the model itself, with all steps, and gradients divided by their mean.
+    """``TransferAttack`` as in torchattacks: on the model itself, with all steps, dividing gradients by their mean.
 
     The neighbors' noise begins at sample index 0, and their gradients are summed before they are divided.
     """
@@ -96,7 +96,7 @@ class _OnTheModel(EveryExample, TransferAttack):
 
 
 class _ModelGradients(Gradients):
-    """The gradients of the attacked model's cross entropy."""
+    """The gradients of the cross entropy of the attacked model."""
 
     def __init__(self, settings: _Transfer, state: AttackState) -> None:
         line = settings._weights()
@@ -186,7 +186,7 @@ class VNIFGSM(VMIFGSM):
 
 
 class _Diverse(_Transfer):
-    """Inputs that are resized and padded at random."""
+    """Attacks whose inputs are resized and padded at random."""
 
     decay: float = setting(help="factor of the momentum", default=0.0)
     resize_rate: float = state(0.9)
@@ -202,7 +202,7 @@ class _Diverse(_Transfer):
         return super().forward(image_batch(self, images), labels)
 
     def _transformed(self, images: Tensor, t: int) -> Tensor:
-        """Images scaled by one random factor and put at one random place, padded with zeros to one size."""
+        """Scale images by one random factor, and place them at one random position among zeros of a fixed size."""
         sides = images.shape[2:]
         least, most = sorted((1.0, self.resize_rate))
         chance, factor, *places = torch.rand(4, generator=self._generator(1 + t)).tolist()
@@ -262,7 +262,7 @@ class TIFGSM(_Diverse):
         self._weights()  # checks the arguments
 
     def _weights(self) -> Tensor:
-        """Vector, with sum 1, whose outer product with itself is the kernel."""
+        """Return the vector, with sum 1, whose outer product with itself is the kernel."""
         places = torch.linspace(-1, 1, self.len_kernel, dtype=torch.float64)
         if self.kernel_name == "gaussian":
             line = (-((self.nsig * places) ** 2) / 2).exp()

@@ -25,7 +25,7 @@ from .served import AllSteps, Engine, Seeded, Served, Start, slope_of_labels
 
 
 def _targets(name: str, classes: Any) -> Any:
-    """The number of target classes."""
+    """Return the number of target classes."""
     return classes - 1
 
 
@@ -34,7 +34,7 @@ def _seed(name: str, seed: int | None) -> int:
 
 
 class _Steps(Seeded):
-    """Projected gradient steps until an example is fooled, or all steps if the model is in training mode."""
+    """Takes projected gradient steps until an example is fooled, or all steps if the model is in training mode."""
 
     eps: float = setting(help="radius of the ball", default=8 / 255)
     alpha: float = state(0.0)
@@ -91,7 +91,7 @@ class _Steps(Seeded):
 
 
 class _PGD(pgd.PGD):
-    """PGD with the random start of torchattacks."""
+    """PGD with the random start that torchattacks uses."""
 
     def __init__(self, start: Start, model: nn.Module, *settings: Any, **options: Any) -> None:
         super().__init__(model, *settings, **options)

@@ -113,7 +113,7 @@ class SandwichChunk:
         adversarial: npt.NDArray[np.int64],
         x_adv: Tensor,
     ) -> None:
-        """Attack rows at the chunk's epsilon, and replace the results where this finds a nearer adversarial example."""
+        """Attack rows at the chunk's epsilon; replace a row's result where a nearer adversarial example is found."""
         if not len(rows):
             return
         chosen = [indices[row] for row in rows.tolist()]
@@ -125,7 +125,7 @@ class SandwichChunk:
             upper[row], upper_by[row], adversarial[row], x_adv[row] = distance[i], chunk.name, classes[i], successes[i]
 
     def _margins(self, x_adv: Tensor, y: Tensor) -> list[float]:
-        """Margins of the labels under the semantics of the certificates: upper bounds, or observed values."""
+        """Return the labels' margins: upper bounds under "real" semantics, observed values under "float32"."""
         if not len(x_adv):
             return []
         points = x_adv.to(self.runner.dtype)
@@ -143,7 +143,7 @@ class SandwichChunk:
         return list(above.nan_to_num(nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST).tolist())
 
     def _confidence(self, x: Tensor) -> npt.NDArray[np.float64]:
-        """Softmax probability of each prediction; 0 where it is NaN."""
+        """Return the softmax probability of each prediction; 0 where it is NaN."""
         with self.runner.session():
             logits = self.runner.logits(self.runner.batch(x.to(self.runner.dtype))).detach().cpu().double()
         confidence: npt.NDArray[np.float64] = logits.softmax(1).amax(1).nan_to_num(nan=0.0).numpy()

@@ -140,7 +140,7 @@ class SmoothedAttack:
         return self._points(x, delta, far), far > 0
 
     def _points(self, x: Tensor, delta: Tensor, multiple: Tensor) -> Tensor:
-        """Points x + multiple · delta within the clip range, on the smoother's grid if it has one."""
+        """Return x + multiple · delta, clipped to the range and, if the smoother has a grid, moved onto it."""
         scale = multiple.view(-1, *[1] * (x.dim() - 1))
         points = x.double() + scale * delta
         if self.clip is None:
@@ -151,7 +151,7 @@ class SmoothedAttack:
         return points
 
     def _rejects(self, points: Tensor, y: Tensor, indices: Sequence[int]) -> Tensor:
-        """Whether the votes say that the test will reject the labels: bool [B]."""
+        """Whether the votes suggest that the test will reject the labels, bool [B]."""
         if not len(points):
             return torch.zeros(0, dtype=torch.bool)
         examples, noise = self.smoother.examples(points, list(indices))

@@ -293,7 +293,7 @@ class _SandwichSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Trace the network on the device, and make the attacks."""
+        """Capture the network on the device, and make the attacks."""
         model, images, options, sizes = self.model, self.images, self.options, self.epsilons
         norm, clip = options.norm, self.clip
         # Identified before its first forward pass, which may change its buffers.
@@ -369,7 +369,7 @@ class _SandwichSweep(Sweep):
 
 
 def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor, *, has_box: bool) -> tuple[str, ...]:
-    """Methods of the lower bound; in exact arithmetic, the cascade includes Lipschitz bounds if the model has one."""
+    """Return the methods of the lower bound; under "real", the cascade adds Lipschitz bounds if the model has one."""
     if options.method != CASCADE or options.semantics != "real" or has_box:
         return options.methods()
     try:

@@ -13,7 +13,7 @@ from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric
 
 
 class _Twin(Metric):
-    """The metric of the same name in ``pyrobust.metrics``; the second base class says how its values are added up."""
+    """The metric of the same name in ``pyrobust.metrics``; the second base class determines how values are added up."""
 
     _add: Callable[[float, int], None]
 

@@ -19,7 +19,7 @@ _LARGEST_N = 10**7
 
 
 class _SurvivalMetric(Metric):
-    """A number computed from the survival curve; wrong predictions count as no votes."""
+    """A number computed from the survival curve; a wrong prediction counts as no votes."""
 
     is_differentiable = False
     higher_is_better: bool | None = True
@@ -55,7 +55,7 @@ class _SurvivalMetric(Metric):
 
     @abc.abstractmethod
     def _value(self, curve: SurvivalCurve) -> float:
-        """The metric of the curve."""
+        """Compute the number from the curve."""
 
 
 class SurvivalArea(_SurvivalMetric):

@@ -125,7 +125,7 @@ def subjects_of(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Contribution of one run or log to a subject of the network itself."""
+    """What one run or log contributes to a subject that stands for the network itself."""
 
     network: tuple[Any, ...]  # model, data and norm
     arithmetic: tuple[Any, ...]  # arithmetic for which a proof holds
@@ -141,7 +141,7 @@ class _Part:
     columns: tuple[PageColumn, ...]
 
     def at(self, index: _Ints) -> _Part:
-        """The same contribution to a subject, restricted to the examples at these data-set indices."""
+        """Restrict the contribution to the examples with these data-set indices."""
         stored = self.table["index"]
         rows = np.flatnonzero(np.isin(stored, index))
         return replace(
@@ -215,7 +215,7 @@ def _of_proof(result: Audit, header: Header) -> _Part:
 
 
 def _of_single(run: Run, alpha: float) -> PageSubject:
-    """A subject of one run that is not a certification: a run of a smoothed classifier, or one without bounds."""
+    """Return a subject for one run other than a certification: of a smoothed classifier, or without bounds."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:
@@ -246,7 +246,7 @@ def _of_single(run: Run, alpha: float) -> PageSubject:
 
 
 def _crossings(both: Sandwich) -> list[AuditFinding]:
-    """The finding about crossings of certificate and attack, if there are any."""
+    """Return the finding about crossings of certificates and attacks, if there are any."""
     if not both.crossings:
         return []
     faulty = len(both.crossings) > both.allowed_crossings
@@ -256,7 +256,7 @@ def _crossings(both: Sandwich) -> list[AuditFinding]:
 
 
 def _asked(run: Run) -> tuple[float, ...]:
-    """Radii of a sandwich at which AutoAttack ran; other runs have them as marks of their bounds."""
+    """Return the radii at which AutoAttack ran in a sandwich; for other runs, the bounds have them as marks."""
     return tuple(run.parameters.get("epsilons") or ()) if run.header.type.certified == "lower" else ()
 
 
@@ -265,7 +265,7 @@ def _shown(run: Run) -> tuple[PageColumn, ...]:
 
 
 def _joined(group: Sequence[_Part], alpha: float) -> list[PageSubject]:
-    """One subject of the parts of one network, on their common examples; one subject per part if there are none."""
+    """Join the parts of one network into a subject on their common examples; without any, one subject per part."""
     index = reduce(np.intersect1d, [member.table["index"] for member in group])
     if not len(index):
         return [subject for member in group for subject in _joined([member], alpha)]
@@ -324,7 +324,7 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[PageSubject]:
 
 
 def _best(bounds: Sequence[Bound], *, largest: bool) -> Bound | None:
-    """The best of several bounds at each example."""
+    """Return the best of several bounds for each example."""
     if len(bounds) < 2:
         return bounds[0] if bounds else None
     radii = np.stack([bound.radius for bound in bounds])
@@ -342,7 +342,7 @@ def _best(bounds: Sequence[Bound], *, largest: bool) -> Bound | None:
 
 
 def _certified(result: Audit, alpha: float) -> PageSubject:
-    """A subject of a smoothed classifier, or of proofs whose run is not known."""
+    """Return a subject for a smoothed classifier, or for proofs whose run is not known."""
     log = result.counted
     columns = []
     run = log.run
@@ -391,7 +391,7 @@ def _distinct_columns(columns: Sequence[PageColumn]) -> tuple[PageColumn, ...]:
 
 
 def _finished(subjects: list[PageSubject], data: LabelledImages | None) -> list[PageSubject]:
-    """Give subjects distinct names, and pictures where the data can be loaded again."""
+    """Give subjects distinct names, and pictures if the data can be loaded again."""
     names = distinct([subject.name for subject in subjects])
     loaded: dict[tuple[str, str], LabelledImages | str] = {}
     finished, fitting = [], False
@@ -417,7 +417,7 @@ def _finished(subjects: list[PageSubject], data: LabelledImages | None) -> list[
 
 
 def _fitting(subject: PageSubject, data: LabelledImages) -> LabelledImages | str:
-    """The data set if it is that of a subject, else the reason why it is not."""
+    """Return the data set if it is the subject's, else the reason why it is not."""
     if find_spec("PIL") is None and len(data.shape) == 3:
         raise MissingExtraError(f"data: {_NO_PILLOW}")
     if subject.data_sha256 and subject.data_sha256 != data.sha256:
@@ -432,7 +432,7 @@ def _fitting(subject: PageSubject, data: LabelledImages) -> LabelledImages | str
 
 
 def _reloaded(subject: PageSubject) -> LabelledImages | str:
-    """The data set of a subject, loaded from the files that its run names, or the reason why it is not loaded."""
+    """Load a subject's data set from the files that its run names, or return the reason why this fails."""
     if find_spec("PIL") is None:
         return _NO_PILLOW
     if not subject.data_sha256:

@@ -219,7 +219,7 @@ def histogram(values: _Floats, limit: int = 30) -> tuple[list[Bar], tuple[Tick, 
 
 
 def _round_up(count: int) -> int:
-    """The smallest round number that is at least a count."""
+    """Return the smallest round number that is at least a count."""
     scale = 1
     while True:
         for factor in (1, 2, 4, 6, 8, 10):

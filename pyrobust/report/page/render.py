@@ -155,7 +155,7 @@ def document(
 
 
 def _nav(views: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Links at the top: to the subjects, or to the sections of a single subject."""
+    """Return the links at the top: to the subjects or, if there is only one, to its sections."""
     if len(views) > 1:
         return [(view["id"], view["subject"].name) for view in views]
     (view,) = views
@@ -221,7 +221,7 @@ def _asset(name: str) -> str:
 
 
 def _trusted(text: str) -> Any:
-    """Text of this package that goes into the page unescaped."""
+    """Mark a text of this package as safe to insert without escaping."""
     from markupsafe import Markup
 
     return Markup(text)
@@ -236,7 +236,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> Any:
-    """JSON for an HTML element, without characters that end it, start a comment or change the writing direction."""
+    """Write JSON for an HTML element, without characters that end it, start a comment or change writing direction."""
     text = json.dumps(_plain(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     for mark in "<>&'":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -252,7 +252,7 @@ def _plain(value: Any) -> Any:
 
 
 def _view(subject: PageSubject, number: int) -> dict[str, Any]:
-    """Everything that the template shows of a subject."""
+    """Return all that the template shows about a subject."""
     name = f"s{number + 1}"
     charts: list[Chart] = [chart for chart in (survival_chart(subject, f"{name}-survival"),) if chart is not None]
     charts += radius_charts(subject, f"{name}-radii")
@@ -274,7 +274,7 @@ def _view(subject: PageSubject, number: int) -> dict[str, Any]:
 
 
 def _overlays(subjects: Sequence[PageSubject]) -> list[tuple[Chart, ReportTable | None]]:
-    """Charts with the curves of comparable subjects (one norm and data set; all or none smoothed), and paired tests."""
+    """Return charts of comparable subjects (same norm and data; all or none smoothed), and their paired tests."""
     groups: dict[Any, list[PageSubject]] = {}
     for subject in subjects:
         if subject.reach > 0:

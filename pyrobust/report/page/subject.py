@@ -250,7 +250,7 @@ def with_common_radius(subjects: Sequence[PageSubject], radii: Sequence[float] =
 
 
 def _common_radius(subjects: Sequence[PageSubject]) -> float:
-    """The middle one of the radii at which most bounds are decided; within the attacks' limits if any radius is."""
+    """Choose the middle of the radii at which most bounds are decided, within the attacks' limits if possible."""
     bounds = [bound for subject in subjects for bound in subject.bounds]
     decided = [set(bound.marks) for bound in bounds if bound.marks]
     decided += [set(subject.asked) for subject in subjects if subject.asked]
@@ -273,7 +273,7 @@ def _common_radius(subjects: Sequence[PageSubject]) -> float:
 
 
 def _thinned(values: Sequence[float], limit: int = 12) -> list[float]:
-    """Return at most ``limit`` values, evenly chosen, with both ends."""
+    """Return at most ``limit`` values, chosen evenly, including both ends."""
     if len(values) <= limit:
         return list(values)
     indices = np.linspace(0, len(values) - 1, limit).round().astype(int)

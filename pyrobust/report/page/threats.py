@@ -158,7 +158,7 @@ def threat_page_html(
 
 
 def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) -> list[RateChart]:
-    """A figure by the requested columns, and one by each further column with several values."""
+    """Return a figure by the requested columns, and one by each other column with several values."""
     groupings = [grouping(verdicts, by)]
     for name in _CHART_COLUMNS:
         several = 1 < len(set(verdicts.column(name))) <= _MOST_GROUPS
@@ -208,7 +208,7 @@ def _row(rate: ThreatRate) -> RateRow:
 
 
 def _lead(chart: RateChart, verdicts: ThreatVerdicts) -> str:
-    """The rates in one sentence."""
+    """Describe the rates in one sentence."""
     behaviours = len({row.behaviour or row.prompt or row.id for row in verdicts})
     sample = f"{behaviours:,} behaviours" if behaviours > 1 else "one behaviour"
     rows = [row for row in chart.rows if row.value is not None]
@@ -226,7 +226,7 @@ def _lead(chart: RateChart, verdicts: ThreatVerdicts) -> str:
 
 
 def _numbers(verdicts: ThreatVerdicts, chart: RateChart) -> list[KeyNumber]:
-    """Counts, and the highest and lowest rates."""
+    """Return the counts, and the highest and lowest rates."""
     statuses = Counter(verdicts.column("status"))
     behaviours = len({row.behaviour or row.prompt or row.id for row in verdicts})
     reasons = ", ".join(f"{statuses[name]:,} {name}" for name in STATUSES[1:] if statuses[name])
@@ -249,7 +249,7 @@ def _numbers(verdicts: ThreatVerdicts, chart: RateChart) -> list[KeyNumber]:
 
 
 def _agreement_bars(table: ReportTable | None) -> tuple[tuple[tuple[str, float, float], ...], ...]:
-    """Parts of a bar for each pair of judges: answers on which they agree, and on which they differ."""
+    """Return the parts of a bar per pair of judges: answers on which they agree, and answers on which they differ."""
     bars = []
     for row in () if table is None else table.rows:
         answers, differ = row[1], row[2]
@@ -275,7 +275,7 @@ def _nav(tables: dict[str, ReportTable]) -> list[tuple[str, str]]:
 
 
 def _runs(verdicts: ThreatVerdicts) -> dict[int, ThreatRun]:
-    """Runs that the verdicts were read from, by the number of their file."""
+    """Return the runs that the verdicts were read from, by the number of their file."""
     files = [Path(name) for name in verdicts.source.split("\n") if name]
     return {
         position: read_threat_run(path) for position, path in enumerate(files, 1) if is_run(path) and is_verdicts(path)
@@ -283,7 +283,7 @@ def _runs(verdicts: ThreatVerdicts) -> dict[int, ThreatRun]:
 
 
 def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
-    """Answers by the id of their verdicts, prefixed by the number of the file if ids are not distinct."""
+    """Return answers by the id of their verdicts; if ids are not distinct, the file's number precedes the id."""
     ids = set(verdicts.column("id"))
     answers = {}
     for position, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
@@ -341,7 +341,7 @@ _LABELS = {None: "", True: "success", False: "failure"}
 
 
 def _texts(name: str, about: str, values: list[str], longest: int | None = _LONGEST_NAME) -> dict[str, Any] | None:
-    """A column of texts, each distinct text stored once and cut; without a limit, shown on click, as lines."""
+    """Return a column of texts, each distinct text once and cut; without a limit, shown in full on click."""
     distinct = list(dict.fromkeys(values))
     if not any(distinct):
         return None
@@ -356,7 +356,7 @@ def _texts(name: str, about: str, values: list[str], longest: int | None = _LONG
 
 
 def _cut(text: str, longest: int) -> str:
-    """The beginning of a text, with the number of characters cut off.
+    """Return the beginning of a text, with the number of characters cut off.
 
     >>> _cut("abcdef", 3)
     'abc … [3 characters left out]'
@@ -373,7 +373,7 @@ def _numbers_column(name: str, about: str, values: list[Any]) -> dict[str, Any] 
 
 
 def _choices(columns: list[dict[str, Any]]) -> list[str]:
-    """Names of the columns with a few values, for menus."""
+    """Name the columns with only a few values, for menus."""
     return [
         column["name"]
         for column in columns
@@ -385,7 +385,7 @@ def _choices(columns: list[dict[str, Any]]) -> list[str]:
 
 
 def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[str, str]]:
-    """Files, and counts of their contents."""
+    """Return the files, and counts of their contents."""
     facts = []
     for position, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
         path = Path(name)
@@ -413,7 +413,7 @@ def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[s
 
 
 def _run_facts(run: ThreatRun) -> Iterator[tuple[str, str]]:
-    """Facts of the run, and its cost."""
+    """Yield facts of the run, and its cost."""
     yield "model", _cut(run.header.model, 2_000)
     yield "prompts, sha256", run.header.data_sha256
     yield "attempts at each prompt", f"{run.threat.attempts:,}"

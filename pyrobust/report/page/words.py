@@ -110,7 +110,7 @@ def _percent(rate: Rate) -> str:
 
 
 def _median(title: str, values: npt.NDArray[np.float64], alpha: float) -> KeyNumber:
-    """The median with its exact interval, whose ends are two order statistics."""
+    """Return the median with its exact interval, whose ends are two order statistics."""
     ordered = np.sort(values)
     n = len(ordered)
     # P(fewer than `rank` values lie below the median) <= alpha / 2.
@@ -125,7 +125,7 @@ def _text(value: float) -> str:
 
 
 def _short(data: str) -> str:
-    """Name of a data set without its folder.
+    """Return the name of a data set without its folder.
 
     >>> _short("npz:/data/cifar.npz"), _short("mnist:images:train"), _short("digits")
     ('cifar', 'images:train', 'digits')

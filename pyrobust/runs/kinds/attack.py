@@ -329,7 +329,7 @@ def _robust(table: Table) -> npt.NDArray[np.bool_]:
 
 
 def _between_levels(run: Run, step: Fraction) -> tuple[str, Array, str]:
-    """Flag distances that no perturbation by whole steps of the grid has."""
+    """Flag distances that are impossible if all perturbations are whole steps of the grid."""
     distance = np.nan_to_num(run.table["distance"])
     norm = run.parameters["norm"]
     steps = distance if norm == "l0" else (distance / float(step)) ** (2 if norm == "l2" else 1)

@@ -130,7 +130,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
 
 
 def _given_samples(prompts: Any) -> list[Any] | None:
-    """Copies of the samples of a data set of inspect-ai with the metadata that rates need; None for other prompts."""
+    """Copy the samples of a data set of inspect-ai, with the metadata that rates need; None for other prompts."""
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     listed = isinstance(prompts, list | tuple) and prompts and all(isinstance(x, dataset.Sample) for x in prompts)
     if not isinstance(prompts, dataset.Dataset) and not listed:
@@ -145,7 +145,7 @@ def _given_samples(prompts: Any) -> list[Any] | None:
 
 
 def _sample(prompt: ThreatPrompt) -> Any:
-    """A sample with a prompt; word-for-word repetitions of the prompt share its behaviour."""
+    """Make a sample of a prompt; verbatim repetitions of the prompt share its behaviour."""
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     messages = extra_module("inspect_ai.model", "threat_task", INSPECT)
     roles = {"system": messages.ChatMessageSystem, "assistant": messages.ChatMessageAssistant}
@@ -158,13 +158,13 @@ def _sample(prompt: ThreatPrompt) -> Any:
 
 
 def _names(prompt: ThreatPrompt) -> dict[str, str]:
-    """The columns of a prompt's verdicts; prompts with the same text and no behaviour share a behaviour."""
+    """Return the columns for a prompt's verdicts; prompts with equal text and no behaviour share a behaviour."""
     fields = {name: getattr(prompt, name) for name in ("group", "category", "threat")}
     return {"behaviour": prompt.behaviour or prompt.prompt} | fields
 
 
 def _prompt(metadata: dict[str, Any] | None, name: str, text: str, target: str) -> ThreatPrompt:
-    """The prompt of a sample."""
+    """Return the prompt of a sample."""
     fields = metadata or {}
 
     def field(*names: str) -> str:
@@ -177,7 +177,7 @@ def _prompt(metadata: dict[str, Any] | None, name: str, text: str, target: str) 
 
 
 def _input_text(sample: Any) -> str:
-    """The text of a sample's input; for a chat, that of the last message with text."""
+    """Return the text of a sample's input; for a chat, the text of the last message that has one."""
     if isinstance(sample.input, str):
         return sample.input
     return next((message.text for message in reversed(sample.input) if message.text), "")
@@ -188,7 +188,7 @@ def _target_text(sample: Any) -> str:
 
 
 def _rate(scores: Sequence[Any], confidence: float) -> dict[str, float]:
-    """The success rate of the scores of all samples and epochs, with its interval."""
+    """Compute the success rate, with its interval, from the scores of all samples and epochs."""
     if not scores:
         return {"value": float("nan"), "lower": 0.0, "upper": 1.0, "missing": 0.0}
     rows = []

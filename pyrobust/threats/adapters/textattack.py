@@ -190,13 +190,13 @@ def _verdict(i: int, text: str, label: Any, model: str, group: str, **values: An
 
 
 def _texts(result: Any, name: str) -> tuple[Any, Any]:
-    """The text before and after the attack; an error if this is not a result of TextAttack."""
+    """Return the text before and after the attack; raise an error if this is not a result of TextAttack."""
     if _kind(result) not in RESULTS:
         raise InputTypeError(name, "an AttackResult of TextAttack", shown(result))
     return result.original_result.attacked_text, result.perturbed_result.attacked_text
 
 
 def _kind(result: Any) -> str:
-    """The first of Successful, Failed, Skipped and Maximized in the names of a result's classes, or an empty string."""
+    """Return the first of Successful, Failed, Skipped and Maximized in the names of a result's classes, else ""."""
     names = [base.__name__.removesuffix("AttackResult") for base in type(result).__mro__]
     return next((name for name in names if name in RESULTS), "")

@@ -87,7 +87,7 @@ def _names(where: str, entry: dict[str, Any], model: str, behaviour: str | None)
 
 
 def _text(prompt: Any) -> str:
-    """The text of a prompt: a string in older reports, a message, or a conversation, whose last message counts."""
+    """Return the text of a prompt: a string in older reports, a message, or the last message of a conversation."""
     if isinstance(prompt, dict) and isinstance(prompt.get("turns"), list) and prompt["turns"]:
         prompt = prompt["turns"][-1]
     if isinstance(prompt, dict) and "content" in prompt:

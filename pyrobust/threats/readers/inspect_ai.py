@@ -61,7 +61,7 @@ def archive_parts(path: Path) -> Parts:
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> bytearray:
-    """The content of a member; from 3.14 on, Python's zipfile reads zstandard, which recent logs use."""
+    """Unpack a member; recent logs use zstandard, which Python's zipfile reads from 3.14 on."""
     if info.compress_type != _ZSTANDARD or sys.version_info >= (3, 14):
         with archive.open(info) as file:
             return read_exactly(file, info.file_size, where)
@@ -140,7 +140,7 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
 
 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:
-    """The answer that our scorer judged, else the text of the first choice of the model's output.
+    """Return the answer that our scorer judged, or else the text of the first choice in the model's output.
 
     ``inspect log recover`` takes the last call of a sample as its output, even if a judge made that call.
     """
@@ -159,7 +159,7 @@ def _completion(where: str, sample: dict[str, Any]) -> str | None:
 
 
 def _names(where: str, sample: dict[str, Any], log: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a sample that do not depend on a scorer."""
+    """Return the columns of a sample that no scorer determines."""
     name, epoch = sample.get("id"), sample.get("epoch", 1)
     if type(name) not in (int, str) or type(epoch) is not int:
         raise FileFormatError(f"{where}: id, epoch: expected a string or an integer, and an integer")
@@ -206,7 +206,7 @@ def _scored(
 
 
 def _value(value: Any, where: str, threshold: float | None) -> float | None:
-    """A score as a number; None for what is not a verdict."""
+    """Return a score as a number; None if it is not a verdict."""
     if isinstance(value, str):
         text = value.strip().upper()
         if text in _LETTERS:
@@ -225,7 +225,7 @@ def _value(value: Any, where: str, threshold: float | None) -> float | None:
 
 
 def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The names of the samples without a result in the log of an evaluation that ended early."""
+    """Return the columns of the samples without a result, for the log of an evaluation that ended early."""
     setting = object_field(log, "eval", where)
     if log.get("status", "success") == "success":
         return []
@@ -248,7 +248,7 @@ def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -
 
 
 def _prompt(value: Any) -> str:
-    """The input's text: the input if it is a string, or the last text of a conversation."""
+    """Return the text of the input: a string itself, or the last text of a conversation."""
     if isinstance(value, list):
         texts = [text_field(message, "content") for message in value if isinstance(message, dict)]
         value = next((text for text in reversed(texts) if text), "")
@@ -256,6 +256,6 @@ def _prompt(value: Any) -> str:
 
 
 def _texts(value: Any, between: str) -> str:
-    """A text, or the texts of a list, joined."""
+    """Return a text, or join the texts of a list."""
     texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
     return between.join(filter(None, texts))

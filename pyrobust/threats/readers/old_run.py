@@ -247,19 +247,19 @@ def _read_verdicts(connection: sqlite3.Connection, judges: int, items: int, ledg
 
 
 def _numbered(rows: list[Any]) -> list[str]:
-    """The texts of rows that have to be numbered from 0."""
+    """Return the texts of rows that must be numbered from 0."""
     if [row[0] for row in rows] != list(range(len(rows))) or not all(isinstance(row[1], str) for row in rows):
         raise ValueError("expected rows of text, numbered from 0")
     return [row[1] for row in rows]
 
 
 def _call_key(model: str, text: str, attempt: int) -> str:
-    """Key of a call: model with its settings, text and attempt."""
+    """Return the key of a call, made of the model with its settings, the text and the attempt."""
     return hashlib.sha256(json.dumps([model, text, attempt]).encode()).hexdigest()
 
 
 def _sha256(threat: Threat) -> str:
-    """Hash of the prompts with all their fields."""
+    """Hash the prompts with all their fields."""
     digest = hashlib.sha256()
     for row in threat.prompts:
         digest.update(json.dumps(vars(row) | {"extra": dict(row.extra)}, default=str).encode() + b"\n")
@@ -267,7 +267,7 @@ def _sha256(threat: Threat) -> str:
 
 
 def _text(stored: Any, where: str) -> str:
-    """The text of a stored answer."""
+    """Return the text of a stored answer."""
     fields = mapping(parse_json(str(stored).encode(), where), where)
     if not isinstance(fields.get("text"), str):
         raise FileFormatError(f"{where}: damaged answer")

@@ -78,7 +78,7 @@ def _result(where: str, entry: dict[str, Any], i: int, behaviour: str | None) ->
 
 
 def _unjudged(entry: dict[str, Any], where: str) -> bool:
-    """Whether every failed assertion is one that did not run."""
+    """Whether all failed assertions are assertions that did not run."""
     grading = object_field(entry, "gradingResult", where)
     parts = grading.get("componentResults")
     parts = parts if isinstance(parts, list) else []

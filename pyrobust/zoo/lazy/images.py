@@ -125,7 +125,7 @@ class LazyImages(LabelledImages):
         return x, y
 
     def _block(self, block: int) -> tuple[Tensor, Tensor]:
-        """Return a block that agrees with the manifest, from the cache or the source."""
+        """Return a block that agrees with the manifest, from the cache or from the source."""
         if block in self._blocks:
             self._blocks.move_to_end(block)
             return self._blocks[block]
@@ -149,7 +149,7 @@ class LazyImages(LabelledImages):
         return x, y
 
     def _changed(self, start: int, count: int, error: Exception) -> FileFormatError:
-        """The error for a block that differs from the manifest; the manifest is dropped."""
+        """Return the error for a block that differs from the manifest, and drop the manifest."""
         files, images = self._source.files, f"images {start} to {start + count - 1}"
         if not files:
             return FileFormatError(

@@ -186,7 +186,7 @@ def cache_path(source: ImageSource) -> Path | None:
 
 
 def _pillow() -> str:
-    """The version of Pillow, because another version may decode JPEG files to other pixels."""
+    """Return Pillow's version, because another version may decode JPEG files to other pixels."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version("pillow")
     return ""

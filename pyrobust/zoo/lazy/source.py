@@ -117,7 +117,7 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
 
 
 def _in_folder(folder: Path, suffix: str) -> list[Path]:
-    """The data files in a folder; raises FileFormatError if it is unclear which they are."""
+    """Return the data files in a folder; raise FileFormatError if it is unclear which files these are."""
     visible = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     entries = _sorted(entry for entry in visible if entry.suffix.lower() == suffix)
     splits = sorted({piece for entry in entries for piece in re.split(r"[-_.]", entry.name.lower())} & _SPLITS)
@@ -162,7 +162,7 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _matching(name: str) -> list[Path]:
-    """The file of this name, or the files that match its wildcards."""
+    """Return the file of this name, or the files that match its wildcards."""
     if glob.has_magic(name) and not Path(name).exists():
         return _sorted(map(Path, glob.glob(name)))
     return [Path(name)]

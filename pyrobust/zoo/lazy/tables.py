@@ -101,7 +101,7 @@ def load_hugging_face(
 
 
 def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
-    """The Arrow files of a saved data set, or of a pattern."""
+    """Return the Arrow files of a saved data set or of a pattern."""
     splits = _json(path / "dataset_dict.json").get("splits")
     if isinstance(splits, list):
         if split is None and len(splits) == 1:
@@ -136,12 +136,12 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
 
 
 def _is_plain(name: object) -> bool:
-    """Whether a name from an untrusted file is the name of a file or folder beside that file."""
+    """Whether a name from an untrusted file names a file or folder next to that file."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} if it is missing."""
+    """Return the object in a JSON file; {} if the file is missing."""
     if not path.is_file():
         return {}
     try:
@@ -155,7 +155,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class _TableSource(ImageSource):
-    """Rows of two columns of tables; a position's place is a row group's number or a record batch's offset."""
+    """Two columns of tables; ``Position.place`` is the number of a row group or the offset of a record batch."""
 
     kind: str
 
@@ -169,7 +169,7 @@ class _TableSource(ImageSource):
         self.image, self.label, self._classes = self._columns(files[0])
 
     def _columns(self, path: Path) -> tuple[str, str, object]:
-        """A file's columns of images and labels, and the names of the classes if Hugging Face stored them."""
+        """Return the file's columns of images and labels, and the class names if Hugging Face stored them."""
         with _reading(path):
             schema = self._schema(path)
         image = _column(schema.names, self._requested[0], IMAGE_KEYS, path)
@@ -177,7 +177,7 @@ class _TableSource(ImageSource):
         return image, label, _class_names(schema.metadata, label)
 
     def count(self) -> int:
-        """Sum the numbers of rows; raises FileFormatError unless the files have the same columns and classes."""
+        """Add up the numbers of rows; raise FileFormatError unless all files have the same columns and classes."""
         total = 0
         for path in self.files:
             image, label, classes = self._columns(path)
@@ -205,7 +205,7 @@ class _TableSource(ImageSource):
 
     @abstractmethod
     def _batches(self, path: Path, start: int, skip: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield, from a row on, each record batch with its place and the number of rows before it in that place."""
+        """Yield record batches from a row on, each with its place and the number of rows before it in that place."""
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from ``position`` onwards."""
@@ -273,7 +273,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _schema(file: Any) -> Any:
-    """The schema at the start of a stream, or of a file, which contains a stream after eight bytes."""
+    """Read the schema at the start of a stream; in a file, the stream begins after eight bytes."""
     import pyarrow as pa
 
     file.seek(8 if file.read(6) == b"ARROW1" else 0)
@@ -281,7 +281,7 @@ def _schema(file: Any) -> Any:
 
 
 def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
-    """Yield the offset and the record batch of each message, from an offset on; 0 is the first."""
+    """Yield offset and record batch of each message from an offset on; 0 stands for the first."""
     import pyarrow as pa
 
     with pa.OSFile(str(path)) as file:
@@ -316,7 +316,7 @@ def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn the exceptions of pyarrow on damaged files into a FileFormatError."""
+    """Turn pyarrow's exceptions on damaged files into a FileFormatError."""
     with extra("parquet", "data: Parquet and Arrow files need pyarrow"):
         import pyarrow as pa
     try:
@@ -339,7 +339,7 @@ def _column(names: list[str], wanted: str | None, usual: tuple[str, ...], path: 
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
-    """The class names that Hugging Face's datasets writes into a schema; None if there are none."""
+    """Return the class names that Hugging Face's datasets wrote into a schema; None if there are none."""
     try:
         names: object = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -348,7 +348,7 @@ def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
 
 
 def _storage(column: Any) -> Any:
-    """The storage of an extension column, checked, since offsets and sizes from a file may point anywhere."""
+    """Return the storage of an extension column, checked, since offsets and sizes in files may point anywhere."""
     import pyarrow as pa
 
     column = column.storage if isinstance(column, pa.ExtensionArray) else column

@@ -123,7 +123,7 @@ class TarSource(ImageSource):
             offset = 0
 
     def _choose(self, parts: Mapping[str, object], where: str) -> tuple[str, list[str]]:
-        """The extension of a sample's picture, and the extensions of its class."""
+        """Return the extension of a sample's picture, and the extensions of the members that hold its class."""
         pictures = [name for name in ([self.image] if self.image else _PICTURES) if name in parts]
         stem = pictures[0].rpartition(".")[0] if pictures else ""
         choices = [[self.label]] if self.label else [[f"{stem}.cls"], _LABELS]
@@ -145,7 +145,7 @@ class TarSource(ImageSource):
 
 
 def _class(texts: dict[str, bytes], where: str) -> int:
-    """The class from those members of a sample, by extension, that hold it."""
+    """Read the class from the members of a sample that hold it, by extension."""
     classes = {name: _number(name, text) for name, text in texts.items()}
     numbers = {number for number in classes.values() if number is not None}
     if len(numbers) > 1:
@@ -161,7 +161,7 @@ def _class(texts: dict[str, bytes], where: str) -> int:
 
 
 def _number(name: str, text: bytes) -> int | None:
-    """The class in a member; None for a .json without a class, such as metadata beside a .cls, or other text."""
+    """Read the class in a member; None for other text, or a .json without a class, such as metadata next to a .cls."""
     with contextlib.suppress(ValueError, RecursionError):
         if name.endswith("cls"):
             return int(text) if re.fullmatch(rb"\s*\d{1,10}\s*", text) else None
@@ -180,7 +180,7 @@ def _content(stream: IO[bytes], span: tuple[int, int], limit: int, where: str) -
 
 
 def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str, tuple[int, int]]]]:
-    """Yield the samples from the stream's offset on: offset, key, and by extension the offset and size of each part.
+    """Yield the stream's samples: offset, key, and the offset and size of each member by extension.
 
     Between samples, the caller may read elsewhere in the stream.
     """
@@ -207,7 +207,7 @@ def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The key and the extension of a member; ("", "") if it belongs to no sample."""
+    """Return the key and the extension of a member; ("", "") if it does not belong to a sample."""
     match = _NAME.fullmatch(name)
     return (match[1], match[2].lower()) if match else ("", "")
 
@@ -220,9 +220,9 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield, for each file from the stream's offset on, the offset of its headers, its name and its size.
+    """Yield the offset of the headers, the name and the size of each file, from the stream's current offset on.
 
-    The stream is then at the file's contents, and may be moved.
+    After each item, the stream is at the contents of that file; callers may move it.
     """
     length = path.stat().st_size
     start, fields = stream.tell(), dict[str, str]()
@@ -255,7 +255,7 @@ def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
 
 
 def _checked_size(header: bytes, fields: dict[str, str], where: str) -> int:
-    """The size of a member's contents; raises FileFormatError for bytes that are not a header."""
+    """Return the size of a member's contents; raise FileFormatError if the bytes are not a header."""
     compression = next((kind for begin, kind in _COMPRESSED.items() if header.startswith(begin)), None)
     if len(header) < _BLOCK and not compression:
         raise FileFormatError(f"{where}: ends without the end marker of a tar file; it is truncated")
@@ -280,7 +280,7 @@ def _checked_size(header: bytes, fields: dict[str, str], where: str) -> int:
 
 
 def _records(data: bytes, where: str) -> dict[str, str]:
-    """The records of an extended header, each of the form LENGTH NAME=VALUE and a newline."""
+    """Return the records of an extended header; each has the form LENGTH NAME=VALUE and ends with a newline."""
     records = {}
     while data.strip(b"\0"):
         match = re.match(rb"(\d{1,7}) ([^=]+)=", data)
@@ -302,7 +302,7 @@ def _text(data: bytes) -> str:
 
 
 def _check_end(stream: IO[bytes], path: Path) -> None:
-    """Raise FileFormatError if data follow the end marker, such as in concatenated tar files."""
+    """Raise FileFormatError if data follow the end marker, as in concatenated tar files."""
     while chunk := stream.read(1 << 20):
         if chunk.strip(b"\0"):
             raise FileFormatError(

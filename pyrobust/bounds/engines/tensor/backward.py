@@ -195,7 +195,7 @@ class BackwardPass:
         *,
         concretizes: bool = True,
     ) -> Tensor:
-        """Bounds from layers' coefficients and the constants [R] so far; with the input's part if ``concretizes``."""
+        """Return bounds from coefficients of layers and constants [R]; with ``concretizes``, include the input."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue
@@ -224,7 +224,7 @@ class BackwardPass:
         return total.where(total.isfinite(), -torch.inf)
 
     def _dot(self, a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """``concretize_rows``, with 0·∞ = 0 where the input is unbounded."""
+        """Call ``concretize_rows`` so that 0·∞ = 0 where the input is unbounded."""
         if not self.arithmetic.unbounded:
             return concretize_rows(a, image, low, high)
         return self._unknown(a, image, low, concretize_rows(a, image, low.clamp(min=-_LARGEST), high))
@@ -232,7 +232,7 @@ class BackwardPass:
     def _relax(
         self, a: Tensor, image: Tensor, lower_slope: Tensor, upper_slope: Tensor, low: Tensor, high: Tensor
     ) -> Tensor:
-        """``relax_rows``, with 0·∞ = 0 where the input is unbounded."""
+        """Call ``relax_rows`` so that 0·∞ = 0 where the input is unbounded."""
         if not self.arithmetic.unbounded:
             return relax_rows(a, image, lower_slope, upper_slope, low, high)
         positive = a > 0  # a is overwritten
@@ -241,11 +241,11 @@ class BackwardPass:
 
     @staticmethod
     def _unknown(a: Tensor, image: Tensor, low: Tensor, total: Tensor) -> Tensor:
-        """−inf for rows with a positive coefficient where low is −inf; kernels use high only for negative ones."""
+        """Set rows to −inf that have a positive coefficient where low is −inf; high is used for negative ones only."""
         return total.where(~((a > 0) & (low[image] == -torch.inf)).any(1), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
-        """The coefficients of a layer's inputs, in separate memory; ``a`` is overwritten."""
+        """Return the coefficients of a layer's inputs, in new memory; ``a`` is overwritten."""
         layer = self.network.layers[i]
         node, window, first = layer.node, windows[i], layer.inputs[0]
         if isinstance(node, Linear | Conv2d):
@@ -265,7 +265,7 @@ class BackwardPass:
         return coefficients
 
     def _to_factors(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> tuple[Tensor, dict[int, Tensor]]:
-        """The constant [R] and the coefficients of the factors of a product; ``a`` is overwritten."""
+        """Return the constant [R] and the coefficients of the two factors of a product; ``a`` is overwritten."""
         layer, window = self.network.layers[i], windows[i]
         shape = layer.node.shape
         total, coefficients = a.new_zeros(len(a)), dict[int, Tensor]()
@@ -276,7 +276,7 @@ class BackwardPass:
         return total, coefficients
 
     def _to_chosen(self, i: int, image: Tensor, a: Tensor) -> dict[int, Tensor]:
-        """Move the coefficient of each maximum to the element that represents this maximum in its relaxation."""
+        """Move the coefficient of each maximum to the element that its relaxation uses."""
         first, chosen = self.network.layers[i].inputs[0], self.relaxations.relaxation(i).chosen
         assert chosen is not None
         out = a.new_zeros(len(a), self.network.layers[first].size)
@@ -294,7 +294,7 @@ class BackwardPass:
         return coefficients
 
     def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
-        """Lower bounds on the input set: on its box or, where the set is smaller, the better of box and set."""
+        """Return lower bounds on the input set: on its box or, if the set is smaller, the better of both bounds."""
         shape = self.network.layers[0].node.shape
         box = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
         if self.subset is None:
@@ -308,7 +308,7 @@ class BackwardPass:
         return torch.where(box.isfinite() & ((box >= bound) | ~bound.isfinite()), box, bound)
 
     def _dual_norm(self, a: Tensor, norm: str) -> Tensor:
-        """The dual norm of each row, rounded up: the largest coefficient for l1, the l2 norm for l2."""
+        """Return the dual norm of each row, rounded up: the largest |coefficient| for l1, the l2 norm for l2."""
         if a.shape[1] == 0:
             return a.new_zeros(len(a))
         largest = a.abs().amax(1)
@@ -322,7 +322,7 @@ class BackwardPass:
 
 
 def _accumulate(coefficients: dict[int, Tensor], terms: dict[int, Tensor]) -> None:
-    """Add parts to the coefficients of their layers, in place."""
+    """Add terms to the coefficients of their layers, in place."""
     for source, term in terms.items():
         coefficients[source] = coefficients[source].add_(term) if source in coefficients else term
 

@@ -124,9 +124,9 @@ class TensorEngine:
         return a[0], b[0], -a[1], -b[1]
 
     def _in_parts(self, inputs: InputSet, query: Query, work: Callable[[_Chunk, slice], None], rows: int = 0) -> None:
-        """Call ``work`` on chunks of sets that fit the memory, and the slices of their positions.
+        """Call ``work`` on chunks of sets that fit into memory, with the slice of each chunk's positions.
 
-        If the query has a watch, it is told that each set has bounds of ``rows`` linear functions.
+        If the query has a watch, report to it that each set has bounds of ``rows`` linear functions.
         """
         network = self._network
         check_products(network.device)
@@ -255,7 +255,7 @@ class _Chunk:
                 self._refine(i)
 
     def _where_defined(self, z: LayerRange) -> LayerRange:
-        """The range of a layer, unknown where the network may have no value at or before the layer."""
+        """Return the range of a layer; it is unknown where the network may have no value at or before the layer."""
         if z.undefined is not None:
             self._undefined |= z.undefined
         if not self._may_be_undefined:
@@ -264,7 +264,7 @@ class _Chunk:
         return LayerRange(z.lower.where(defined, -torch.inf), z.upper.where(defined, torch.inf), z.sum)
 
     def _refine(self, i: int) -> None:
-        """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
+        """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer that reads them.
 
         Only affine layers and products are refined: the range of a monotone function follows from that of its input.
         """
@@ -301,7 +301,7 @@ class _Chunk:
         self._ranges[i] = LayerRange(low.where(wanted, z.lower), high.where(wanted, z.upper), z.sum)
 
     def _bound_each(self, i: int, wanted: Tensor) -> None:
-        """Replace the ranges of the wanted neurons [B, size] of layer i by bounds of a backward pass."""
+        """Replace the ranges of the wanted neurons [B, size] of layer i by bounds from a backward pass."""
         network = self._network
         image, neuron = wanted.nonzero(as_tuple=True)  # synchronises with the device: the number of rows is needed
         watch = self._query.watch
@@ -406,7 +406,7 @@ class _Chunk:
         return self._query.bounding.slope_search is not None and not self._arithmetic.unbounded
 
     def _search(self, image: Tensor) -> SlopeSearching:
-        """A search for the slopes of rows, each treated as a separate example."""
+        """Return a search for the slopes of rows that treats each row as a separate example."""
         network, arithmetic, subset = self._network, self._arithmetic, self._subset
         ranges = [
             LayerRange(z.lower[image], z.upper[image], None if z.sum is None else z.sum[image]) for z in self._ranges
@@ -429,9 +429,9 @@ class _Chunk:
         *,
         always: bool = False,
     ) -> None:
-        """Call the step on chunks of ``total`` items, each of which takes ``rows`` rows from layer i.
+        """Call ``step`` on chunks of ``total`` items; each item takes ``rows`` rows from layer i.
 
-        Chunks after the end of the time limit are left out, unless ``always``.
+        Chunks after the time limit are skipped, unless ``always``.
         """
         device = self._network.device
         elements = row_size(self._network, i, windows)
@@ -454,7 +454,7 @@ class _Chunk:
 
 
 def _unstable(function: Layer, z: LayerRange) -> Tensor:
-    """Bool [B, size]: the neurons whose ranges contain a kink, or more than a point of a curved function."""
+    """Mark the neurons whose ranges contain a kink, or more than one point of a curved function; bool [B, size]."""
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
         return _unstable_windows(function, z)
@@ -471,7 +471,7 @@ def _unstable(function: Layer, z: LayerRange) -> Tensor:
 
 
 def _unstable_windows(maximum: Layer, z: LayerRange) -> Tensor:
-    """Bool [B, size]: the elements that can be the largest of a window, where more than one can."""
+    """Mark the elements that can be the largest of a window in which several elements can; bool [B, size]."""
     low, high = windows(maximum, z.lower, -torch.inf), windows(maximum, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2, keepdim=True)

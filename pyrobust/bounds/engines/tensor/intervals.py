@@ -78,7 +78,7 @@ def range_of(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> 
 
 
 def _undefined(layer: Layer, inputs: list[LayerRange], result: LayerRange, arithmetic: Arithmetic) -> Tensor | None:
-    """Where a function has no value, or a deployed sum may overflow and become NaN, which no later function bounds."""
+    """Mark where a function has no value, or where a deployed sum may overflow and then become NaN."""
     node = layer.node
     if isinstance(node, Activation):
         lower, upper = inputs[0].lower, inputs[0].upper
@@ -135,9 +135,9 @@ def _range(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> La
 
 
 def _unbounded_products(layer: Layer, z: LayerRange, arithmetic: Arithmetic) -> LayerRange:
-    """Sums of products with unbounded ranges, each first replaced by a point: its other end, or 0.
+    """Bound sums of products with unbounded ranges; each unbounded range is first replaced by its other end, or 0.
 
-    A sum is infinite at an end that such an element reaches with a weight other than 0.
+    A bound of the sum is infinite if an unbounded range contributes to it with a nonzero weight.
     """
     below, above = z.lower == -torch.inf, z.upper == torch.inf
     low = z.lower.where(~below, z.upper.where(~above, 0.0))
@@ -228,7 +228,7 @@ def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
 
 
 def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: LayerRange) -> tuple[Tensor, Tensor]:
-    """Ranges of sorted pairs: from the smaller and the larger ends of each pair, intersected with the given ranges."""
+    """Bound sorted pairs by the smaller and larger ends of each pair, intersected with the given ranges."""
     ends = []
     for end in (z.lower, z.upper):
         pair = end[:, layer.pairs]

@@ -93,7 +93,7 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | No
 
 
 def _patches(z: Tensor, node: Conv2d) -> Tensor:
-    """Windows of images [N, C, H, W], as a view [N, C, kh, kw, h, w]: on a GPU torch unfolds one image per launch."""
+    """View the windows of images [N, C, H, W] as [N, C, kh, kw, h, w]; torch's unfold launches once per image."""
     (kernel_y, kernel_x), (pad_y, pad_x) = _kernel(node), node.padding
     padded = functional.pad(z, (pad_x, pad_x, pad_y, pad_y)) if pad_y or pad_x else z
     sizes = (*padded.shape[:2], kernel_y, kernel_x, *node.shape[1:])

@@ -126,7 +126,7 @@ class Relaxations:
         return self._without_nan(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
 
     def _without_nan(self, pair: Pair) -> Pair:
-        """The pair, with infinite bounds in place of NaN, which an unbounded input may cause."""
+        """Replace NaN, which an unbounded input may cause, by infinite bounds."""
         if not self._arithmetic.unbounded:
             return pair
         return Pair(
@@ -140,7 +140,7 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """The rounding error of a row for a coefficient of 1, including the rounding error of differences of inputs."""
+        """Rounding error of a row with coefficient 1 at the inputs, including the error of differences of inputs."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
@@ -160,11 +160,11 @@ class Relaxations:
         return out.up(total)
 
     def _finite(self, magnitudes: Tensor) -> Tensor:
-        """Magnitudes without those of unbounded neurons, whose coefficients make bounds infinite unless they are 0."""
+        """Set magnitudes of unbounded neurons to 0: any coefficient but 0 makes their bounds infinite anyway."""
         return magnitudes.nan_to_num(torch.inf, 0.0) if self._arithmetic.unbounded else magnitudes
 
     def _costs(self, layer: Layer) -> tuple[float, float, float]:
-        """The error of a step at an affine layer: its shares of Σ|w|m and of |bias|, and a constant."""
+        """Return the error of a step through an affine layer, as shares of Σ|w|m and of |bias|, and a constant."""
         out, adds = self._arithmetic.out, self._network.input_adds(layer)
         if layer.products:
             depth, roundings = layer.fan_in(backward=True) + adds + 4, layer.fan_in(backward=False) + 4
@@ -174,7 +174,7 @@ class Relaxations:
         return out.gamma(depth) + layer.weight_error + deployed, deployed, deployed * FLUSHED
 
     def _pair(self, i: int) -> Pair:
-        """The pair before the rounding error of the sums of a row."""
+        """Return the pair of a layer without the rounding error of a row's sums."""
         layer, out = self._network.layers[i], self._arithmetic.out
         bias, magnitude_sum = layer.bias, self._ranges[i].sum
         assert magnitude_sum is not None
@@ -217,7 +217,7 @@ class Relaxations:
         return self._charged(relaxation, z.magnitude(), below, self._pair(layer.inputs[0]) if below.fused else None)
 
     def _product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """The planes; the intercepts, with the error of the deployed product, go to the first factor."""
+        """Bound a product by planes; the first factor's relaxation has their intercepts and the deployed error."""
         factors, out = self._network.layers[i].inputs, self._arithmetic.out
         x, y = (self._ranges[source] for source in factors)
         under, over = product_planes(x, y, out)
@@ -237,7 +237,7 @@ class Relaxations:
         )
 
     def _maximum(self, i: int) -> LayerRelaxation:
-        """Any element of the window is a lower bound, and equals the maximum if no other element can exceed it."""
+        """Bound a maximum: any element of the window is a lower bound, and an upper one if no other can exceed it."""
         layer = self._network.layers[i]
         below, z = self._network.layers[layer.inputs[0]], self._ranges[layer.inputs[0]]
         low, high = windows(layer, z.lower, -torch.inf), windows(layer, z.upper, -torch.inf)
@@ -256,7 +256,7 @@ class Relaxations:
         return self._charged(relaxation, z.magnitude().gather(1, chosen), below, None)
 
     def _charged(self, relaxation: LayerRelaxation, m: Tensor, below: Layer, pair: Pair | None) -> LayerRelaxation:
-        """Intercepts widened by the error of the step, |z| ≤ m, and by the pair of a fused layer below."""
+        """Widen intercepts by the error of the step, with |z| ≤ m, and by the pair of a fused layer below it."""
         out, times, s, t = self._arithmetic.out, self._arithmetic.times, relaxation.lower_slope, relaxation.upper_slope
         low, high = relaxation.low, relaxation.high
         low_size, high_size = low.abs(), high.abs()
@@ -305,7 +305,7 @@ def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, P
 
 
 def _better(plane: Plane, x: LayerRange, y: LayerRange, least: float) -> Plane:
-    """A plane below a product, or the product's known least value where that is higher in the middle."""
+    """Return a plane below a product, or the product's known least value where that is larger in the middle."""
     if least == -torch.inf:
         return plane
     middle_x, middle_y = (z.lower / 2 + z.upper / 2 for z in (x, y))
@@ -314,7 +314,7 @@ def _better(plane: Plane, x: LayerRange, y: LayerRange, least: float) -> Plane:
 
 
 def _plane_below(xl: Tensor, xu: Tensor, yl: Tensor, yu: Tensor, out: Outward) -> Plane:
-    """A plane below x·y with its rounded slopes: x·y − p·x − q·y is bilinear, hence smallest in a corner."""
+    """Return a plane below x·y for rounded slopes: x·y − p·x − q·y is bilinear, so its minimum is at a corner."""
     best, largest = Plane(yl, xl, yl), torch.full_like(xl, -torch.inf)
     level_x, level_y = (
         (-low / (high - low)).nan_to_num(0.5, 0.5, 0.5).clamp(0, 1) for low, high in ((xl, xu), (yl, yu))

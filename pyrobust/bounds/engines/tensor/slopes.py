@@ -29,14 +29,14 @@ from pyrobust.bounds.methods import SlopeSearch
 
 @dataclasses.dataclass
 class _Slopes:
-    """The slopes [R, size] of a layer's rows, and the moments of their gradient (Adam; Kingma and Ba, 2015)."""
+    """The slopes [R, size] of a layer's rows, with the moments of their gradient (Adam; Kingma and Ba, 2015)."""
 
     value: Tensor
     mean: Tensor
     square: Tensor
 
     def climb(self, gradient: Tensor, step: int, search: SlopeSearch) -> None:
-        """Take a step in the direction of the gradient; steps are numbered from 1."""
+        """Take a step along the gradient; the first step has number 1."""
         (first, second), rate = search.moments, search.rate * search.decay ** (step - 1)
         self.mean.lerp_(gradient, 1 - first)
         self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
@@ -110,9 +110,9 @@ class SlopeSearching:
 def _values(
     relaxations: Relaxations, layers: list[Layer], coefficients: dict[int, Tensor], minimiser: Tensor
 ) -> list[Tensor]:
-    """The values [R, size] of all layers at the minimisers [R, n], through the relaxations that the rows use.
+    """Return the values [R, size] of all layers at the minimisers [R, n], by the relaxations that the rows use.
 
-    The bias of fused layers is left out: it is in the relaxation of their only consumer.
+    The bias of fused layers is left out, because the relaxation of their only consumer contains it.
     """
     values: list[Tensor] = []
     for i, layer in enumerate(layers):
@@ -147,6 +147,6 @@ def _values(
 
 
 def _taken(relaxation: LayerRelaxation, a: Tensor, z: Tensor) -> Tensor:
-    """The line that a backward pass uses: the lower one where the coefficient is not negative."""
+    """Return the line that a backward pass uses: the lower line unless the coefficient is negative."""
     below = relaxation.lower_slope * z + relaxation.low
     return below.where(a >= 0, relaxation.upper_slope * z + relaxation.high)

@@ -116,7 +116,7 @@ def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, 
 
 
 def _extremes(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest value on ranges, as computed."""
+    """Return the smallest and the largest computed value on ranges."""
     at_lower, at_upper = (_value_at(curve, end) for end in (lower, upper))
     low, high = torch.minimum(at_lower, at_upper), torch.maximum(at_lower, at_upper)
     for point in curve.stationary:
@@ -197,7 +197,7 @@ class _Side:
         return self._valley() if self.curve.middle_convex == (self.sign > 0) else self._hill()
 
     def intercept(self, touch: Touch) -> Tensor:
-        """An upper bound of F(z) − slope·z on the range, where F = sign·f."""
+        """Return an upper bound of F(z) − slope·z on the range, where F = sign·f."""
         curve, s = self.curve, touch.slope
         highest = torch.maximum(self._excess(self.l, self.at_l, s), self._excess(self.u, self.at_u, s))
         for point in curve.breaks:
@@ -215,12 +215,12 @@ class _Side:
         return highest
 
     def _excess(self, z: Tensor, value: Tensor, s: Tensor) -> Tensor:
-        """At least F(z) − s·z."""
+        """Return a number that is at least F(z) − s·z."""
         product = s * z
         return value - product + (value.abs() + product.abs()) * ROUNDED + _value_error(self.curve, value)
 
     def _chord(self) -> Tensor:
-        """The slope of the chord; the derivative in the middle where rounding errors spoil the difference of values."""
+        """Return the slope of the chord; where rounding spoils it, return the derivative in the middle."""
         difference = self.at_u - self.at_l
         noise = _value_error(self.curve, self.at_l) + _value_error(self.curve, self.at_u)
         chord = difference / (self.u - self.l)
@@ -230,7 +230,7 @@ class _Side:
         return torch.where(doubtful, self.sign * self.curve.slope_at(self.middle), chord)
 
     def _hill(self) -> Touch:
-        """F convex, concave, convex: a tangent of the middle piece, through an end or in the middle, or the chord."""
+        """F convex, concave, convex: a tangent of the middle piece, if needed through l or u, or the chord."""
         l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         begin, end = l.clamp(min=first), u.clamp(max=second)
@@ -254,7 +254,7 @@ class _Side:
         return Touch(relaxed, first_touch, last_touch, ((begin, end, point, slope),))
 
     def _valley(self) -> Touch:
-        """F concave, convex, concave: a tangent in the middle of the range, or through an end, or the chord."""
+        """F concave, convex, concave: a tangent at the middle of the range or through one of its ends, or the chord."""
         l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         in_left, in_right = u <= first, l >= second
@@ -284,10 +284,10 @@ class _Side:
     def _contact(
         self, origin: Tensor, at_origin: Tensor, near: Tensor, far: Tensor, piece: int, wanted: Tensor
     ) -> Contact:
-        """The line through (origin, F(origin)) that touches a concave piece between its near and far ends.
+        """Return the line through (origin, F(origin)) that touches a concave piece between its near and far ends.
 
-        The height of the piece's tangent above the origin grows from the near to the far end, so for the wanted
-        elements the point of contact is read from a table made by bisection, and improved by a Newton step. At a kink,
+        The height of the piece's tangent above the origin grows from the near to the far end. For the wanted elements,
+        the point of contact is therefore read from a table made by bisection, and improved by a Newton step. At a kink,
         the near end, the line is a chord.
         """
         point, line, touches = far.clone(), torch.zeros_like(far), torch.zeros_like(wanted)
@@ -317,7 +317,7 @@ class _Side:
         return Contact(point, line, touches)
 
     def _bisected(self, x: Tensor, height: Tensor, low: Tensor, high: Tensor, piece: int) -> Tensor:
-        """Where on a concave piece, from low, nearer to x, to high, the tangent meets (x, height); NaN if nowhere."""
+        """Find the tangent through (x, height) by bisection of a piece from low (nearer x) to high; NaN if none."""
 
         def above(t: Tensor) -> Tensor:
             return self.value(t) + self.slope(t, piece) * (x - t) >= height
@@ -353,7 +353,7 @@ _FIRST, _STEP, _KNOTS = math.log(1e-3), 0.01, 1400  # distances up to about 1200
 
 @functools.cache
 def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
-    """The contacts of one piece, towards larger z (direction 1) or smaller z (−1)."""
+    """Tabulate the contacts of one piece, towards larger z (direction 1) or smaller z (−1)."""
     ends = (-math.inf, *curve.breaks, math.inf)[piece : piece + 2]
     near, far = ends if direction > 0 else ends[::-1]
     distance = torch.exp(_FIRST + _STEP * torch.arange(_KNOTS, dtype=torch.float64))

@@ -48,7 +48,7 @@ def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxat
 
 
 def _with_kernels(row: ActivationRow, name: str) -> ActivationRow:
-    """The row of a curve with the kernels in place of its torch operations on the host."""
+    """Return the row of a curve that uses native kernels instead of torch operations on the host."""
 
     def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
         if lower.device.type == "cpu":

@@ -33,7 +33,7 @@ def _elu(node: Activation, z: Tensor) -> Tensor:
 
 @functools.cache
 def _elu_curve(alpha: float, scale: float, input_scale: float) -> Curve:
-    """Convex if the slope rises at 0; else the pieces on both sides of 0 are treated separately."""
+    """Return the curve; it is convex if the slope rises at 0, else both sides of 0 are treated as separate pieces."""
     size, steepest = alpha * scale, alpha * scale * input_scale
     convex = 0 <= steepest <= scale
 
@@ -94,7 +94,7 @@ _COMPARISON = 2.0**-22
 
 
 def _jump(node: Activation, upper: Tensor) -> Tensor:
-    """The largest difference of softplus and z beyond the threshold; 0 for ranges below it."""
+    """Return the largest difference of softplus and z beyond the threshold; 0 for ranges below it."""
     beta, threshold = node.parameters
     # A float32 pass compares beta·z to the threshold with three roundings: it may take z a little below the threshold.
     least = threshold - abs(threshold) * _COMPARISON - torch.finfo(torch.float32).tiny

@@ -31,7 +31,7 @@ _SHIFTED = 2.0**-49
 
 
 def _reduced(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(lower, upper, shift, sign, whether usable), with f(z) = sign·sin(z − shift): ranges shifted by half periods."""
+    """Shift ranges by half periods; return (lower, upper, shift, sign, usable) with f(z) = sign·sin(z − shift)."""
     origin = -math.pi / 2 if node.function == "cos" else 0.0
     usable = (upper - lower < 6.28) & (lower.abs() < _LARGEST) & (upper.abs() < _LARGEST)
     l, u = lower.where(usable, 0.0), upper.where(usable, 0.0)  # noqa: E741 - the field's names
@@ -53,7 +53,7 @@ def _interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, T
 
 
 def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """The relaxation of the shifted curve, moved back; constants on longer ranges."""
+    """Return the relaxation of the shifted curve, moved back; on longer ranges, constants."""
     l, u, shift, sign, usable = _reduced(node, lower, upper)  # noqa: E741 - the field's names
     below, low, above, high = curve_relaxation(_CURVE, l, u)
     below, low, above, high = (

@@ -37,9 +37,10 @@ def _leaky_relu_interval(node: Activation, lower: Tensor, upper: Tensor, roundin
 
 
 def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-    """The lower bound of an unstable neuron is the identity where upper > −lower, else slope·z (Zhang et al., 2018).
+    """Relax a leaky ReLU: below an unstable neuron, use z if upper > −lower, else slope·z (Zhang et al., 2018).
 
-    The upper bound is the chord with its rounded slope and the intercept that this slope needs at both ends.
+    The upper bound is the chord. Its slope is rounded, and its intercept is the smallest that holds at both ends for
+    this slope.
     """
     slope = node.slope
     ones, zero = torch.ones_like(lower), torch.zeros_like(lower)
@@ -89,7 +90,7 @@ def _clamp(node: Activation, z: Tensor) -> Tensor:
 
 
 def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-    """The line from the nearer corner to the far end of the range, or a constant, whichever is tighter in the middle.
+    """Relax a clamp by the line from the nearer corner to the range's far end, or by a constant if that is tighter.
 
     The constant is f(lower) for the lower bound and f(upper) for the upper bound. If only one corner lies inside, one
     bound is the chord.
@@ -121,13 +122,13 @@ def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: 
 
 
 def _intercept_below(value: Tensor, slope: Tensor, point: Tensor, rounding: Rounding) -> Tensor:
-    """At most value − slope·point."""
+    """Return a number of at most value − slope·point."""
     product = slope * point
     return rounding.down(value - product - rounding.rounding_error(product.abs()))
 
 
 def _differentiable_clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """The relaxation of ``_clamp_relaxation``, with differentiable intercepts."""
+    """Return the relaxation of ``_clamp_relaxation`` with differentiable intercepts."""
     inside = (lower >= node.lower) & (upper <= node.upper)
     crossing = (upper > node.lower) & (lower < node.upper) & ~inside
     middle = (lower + upper) / 2
@@ -160,7 +161,7 @@ ACTIVATIONS["clamp"] = ActivationRow(
 
 
 def _at_knots(lower: Tensor, upper: Tensor, knots: Sequence[float]) -> list[Tensor]:
-    """The ends of ranges and the knots inside; a knot outside is replaced by an end."""
+    """Return the ends of ranges and the knots inside them; a knot outside a range is replaced by an end."""
     inside = [torch.minimum(torch.maximum(torch.full_like(lower, knot), lower), upper) for knot in knots]
     return [lower, *inside, upper]
 
@@ -172,7 +173,7 @@ def _linear_pieces_interval(
     upper: Tensor,
     knots: Sequence[float],
 ) -> tuple[Tensor, Tensor]:
-    """Bounds of a function that lies between ``below`` and ``above``, which are linear between the knots."""
+    """Bound a function that lies between ``below`` and ``above``, which are linear between the knots."""
     points = _at_knots(lower, upper, knots)
     low, high = torch.stack([below(z) for z in points]).amin(0), torch.stack([above(z) for z in points]).amax(0)
     return low - (low.abs() * ERROR + TINY), high + (high.abs() * ERROR + TINY)
@@ -185,7 +186,7 @@ def _linear_pieces_relaxation(
     upper: Tensor,
     knots: Sequence[float],
 ) -> LinearRelaxation:
-    """The relaxation of the smallest area: the piece of the envelope over the middle of the range."""
+    """Return the relaxation with the smallest area: the piece of the convex envelope at the middle of the range."""
     low, high = _linear_pieces_interval(below, above, lower, upper, knots)
     finite = lower.isfinite() & upper.isfinite()
     points = _at_knots(lower.where(finite, 0.0), upper.where(finite, 0.0), knots)
@@ -223,7 +224,7 @@ def _row_of_linear_pieces(
     offset: Callable[[Activation], float] = lambda node: 0.0,
     slopes_below: Callable[[Activation], tuple[Tensor, Tensor]] | None = None,
 ) -> ActivationRow:
-    """The row of a function that is linear between knots; ``ends`` gives two functions around it if it is inexact."""
+    """Return the row of a function that is linear between knots; ``ends`` gives two functions around an inexact one."""
 
     def exact(node: Activation, like: Tensor) -> Ends:
         def value(z: Tensor) -> Tensor:
@@ -276,7 +277,7 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
 
 
 def _prelu_ends(node: Activation, like: Tensor) -> Ends:
-    """The smallest and the largest function for the slopes of the node's elements, flattened into one row."""
+    """Return the smallest and the largest function for the slopes of a node's elements, flattened into one row."""
     assert node.weight is not None
     slopes = [slope.to(like).expand(1, *node.shape).flatten() for slope in _prelu_slopes(node)]
     least, most = (slope.repeat(like.numel() // max(1, node.size)).view_as(like) for slope in slopes)

@@ -23,7 +23,7 @@ _EXPONENTS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 
 
 def _value(z: Tensor, p: float) -> Tensor:
-    """z^p, by correctly rounded operations for the common exponents."""
+    """Compute z^p, by correctly rounded operations for common exponents."""
     if p == 0.5:
         return z.sqrt()
     if p == -0.5:
@@ -33,7 +33,7 @@ def _value(z: Tensor, p: float) -> Tensor:
 
 @functools.cache
 def _curve(p: float) -> Curve:
-    """z^p; only on z ≥ 0 if p is negative or not an integer."""
+    """Return the curve of z^p, which is restricted to z ≥ 0 if p is negative or not an integer."""
     whole = p == int(p)
     odd = whole and p % 2 == 1
     everywhere = whole and p > 0
@@ -50,7 +50,7 @@ def _curve(p: float) -> Curve:
 
 
 def _mirrored(p: float, upper: Tensor) -> Tensor:
-    """Bool: the ranges of negative numbers, on which negative integer powers are defined."""
+    """Mark the ranges of negative numbers where a negative integer power is defined."""
     return upper < 0 if p < 0 and p == int(p) else torch.zeros_like(upper, dtype=torch.bool)
 
 
@@ -85,7 +85,7 @@ def _forward(node: Activation, z: Tensor) -> Tensor:
 
 
 def _roundings(node: Activation) -> int:
-    """A deployed pass also rounds the exponent to float32, which counts as |p ln z| roundings, with |ln z| < 104."""
+    """Count the roundings of a deployed pass: it also rounds the exponent, which counts as |p ln z| (|ln z| < 104)."""
     p = _exponent(node)
     exact = p == float(torch.tensor(p, dtype=torch.float32))
     return 16 if exact else 16 + math.ceil(104 * abs(p))

@@ -50,7 +50,7 @@ def _s_shaped(
 
 
 def _tanh_slope(z: Tensor) -> Tensor:
-    """4 e^(−2|z|) / (1 + e^(−2|z|))²."""
+    """Return the derivative of tanh, 4 e^(−2|z|) / (1 + e^(−2|z|))²."""
     small = torch.exp(-2 * z.abs())
     return 4 * small / (1 + small).square()
 
@@ -88,7 +88,7 @@ _add(
 
 
 def _tanhshrink(z: Tensor) -> Tensor:
-    """The difference z − tanh z; computed near 0 by the continued fraction tanh z = z / (1 + z²/(3 + z²/(5 + …)))."""
+    """Return z − tanh z; near 0, by the continued fraction tanh z = z / (1 + z²/(3 + z²/(5 + …)))."""
     near = z.clamp(-1, 1)
     fraction = torch.zeros_like(z)
     for odd in range(21, 1, -2):
@@ -191,7 +191,7 @@ def _gated(
 
 
 def _normal(z: Tensor) -> Tensor:
-    """The distribution function of the normal distribution."""
+    """Return the distribution function of the normal distribution."""
     return torch.erfc(z * -math.sqrt(0.5)) / 2
 
 
@@ -217,7 +217,7 @@ def _silu_slope(z: Tensor) -> Tensor:
 
 
 def _mish_parts(z: Tensor) -> tuple[Tensor, Tensor]:
-    """tanh(log(1 + eᶻ)) = (w² + 2w) / (w² + 2w + 2) with w = eᶻ, and its derivative; with 1/w where that is smaller."""
+    """Return tanh(log(1 + eᶻ)) = (w² + 2w) / (w² + 2w + 2) for w = eᶻ, and its derivative; for large z, use 1/w."""
     small = torch.exp(-z.abs())
     square, rising = small.square(), z > 0
     size = torch.where(rising, 1 + 2 * small + 2 * square, square + 2 * small + 2)

@@ -158,7 +158,7 @@ def interpolate(lowering: Lowering, a: Value, b: Value, weight: float | Constant
 
 
 def _product_of(lowering: Lowering, a: Value, b: Value) -> Value:
-    """The product of a constant and a node or another constant."""
+    """Multiply a constant by a node or by another constant."""
     if isinstance(a, Constant) and isinstance(b, Constant):
         return a * b
     return multiply(lowering, a, b)
@@ -195,7 +195,7 @@ def per_example(lowering: Lowering, constant: Constant, shape: tuple[int, ...]) 
 
 
 def _combined(lowering: Lowering, a: Value | float, b: Value | float, factor: float) -> Node:
-    """Add a and factor·b."""
+    """Compute a + factor·b."""
     if isinstance(a, Node) and isinstance(b, Node):
         shape = lowering.out_shape()
         if abs(factor) != 1:

@@ -76,12 +76,12 @@ def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: A
 
 
 def _has_no_interval(operand: Constant) -> bool:
-    """Whether arithmetic with a constant is evaluated, since the constant comes from one or holds integers."""
+    """Whether calls on a constant are evaluated, without enclosure: it was evaluated itself, or holds integers."""
     return operand.is_evaluated or not operand.value().is_floating_point()
 
 
 def _fresh(*operators: Any) -> None:
-    """Register operators that make a tensor of given numbers in the shape or dtype of their first argument."""
+    """Register operators that fill a new tensor with given numbers, in the shape or dtype of their first argument."""
     for operator in operators:
 
         def rule(lowering: Lowering, z: Node, *arguments: Any, call: Any = operator, **options: Any) -> Constant:

@@ -108,7 +108,7 @@ def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node
 def _without_ellipsis(
     lowering: Lowering, letters: list[str], result: str, operands: Sequence[Value]
 ) -> tuple[list[str], str]:
-    """The letters of the operands and of the result, with new letters for the dimensions of "..."."""
+    """Return the letters of the operands and of the result, with new letters in place of "..."."""
     unused = [d for d in string.ascii_letters if d not in "".join(letters)]
     ranks = [
         len(o.shape) + isinstance(o, Node) - len(term.replace("...", ""))

@@ -164,8 +164,8 @@ def _volume(
 ) -> Node:
     """Lower a convolution of [C, D, H, W].
 
-    The slices under the kernel become channels, C·kd of them for each output depth, and the output depths lie one below
-    the other in one image. Outputs whose window reaches from one depth into the next are dropped.
+    For each output depth, the C·kd slices under the kernel become channels; the output depths lie one below the other
+    in one image. Outputs whose window reaches from one depth into the next are dropped.
     """
     channels, _, height, _ = z.shape
     out, depth = lowering.out_shape(), weight.shape[2]

@@ -309,7 +309,7 @@ def _row_of(operator: Any, rule: RelaxationRule | Curve, slopes: tuple[float, fl
 
 
 def _bounds_of(operator: Any, rule: RelaxationRule | Curve) -> Callable[[Tensor, Tensor], Sequence[Tensor]]:
-    """The six values of a user's rule as tensors."""
+    """Return a user's rule as a function that returns its six values as tensors."""
     if isinstance(rule, Curve):
         return lambda lower, upper: (*curve_relaxation(rule, lower, upper), *curve_interval(rule, lower, upper))
     return lambda lower, upper: apply_rule(str(operator), rule, lower, upper)
@@ -325,7 +325,7 @@ def _slope_range(value: Any) -> tuple[float, float]:
 
 
 def _differentiable(rule: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> Differentiable:
-    """The differentiable bounds of a user's rule of six tensors."""
+    """Return the differentiable bounds given by a user's rule of six tensors."""
 
     def applied(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, ...]:
         parts = rule(lower, upper)

@@ -35,9 +35,9 @@ def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Ten
 
 
 def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
-    """Tensors in the shapes of the parts that number their elements from 1: nodes first, example by example.
+    """Number the elements of several tensors from 1, example by example, the nodes first; shapes are kept.
 
-    They are float64 tensors, which hold these numbers exactly and which every operator supports.
+    The numbers are float64 tensors, because these hold the numbers exactly and every operator supports them.
     """
     total = sum(operand.size for operand in parts if isinstance(operand, Node))
     begin, constant = 1, 1 + lowering.batch * total
@@ -55,7 +55,7 @@ def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
 
 
 def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node:
-    """The node of a movement that yields these numbers of elements; 0 stands for a zero."""
+    """Return the node for a movement that yields elements with these numbers; 0 stands for a zero."""
     nodes = [operand for operand in parts if isinstance(operand, Node)]
     constants = [operand for operand in parts if isinstance(operand, Constant)]
     total = sum(node.size for node in nodes)
@@ -139,7 +139,7 @@ class Displaced:
 
 
 def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node | Displaced:
-    """The node of a movement, or ``Displaced`` elements if its batch is not in place."""
+    """Return the node of a movement, or ``Displaced`` elements if the batch is not the first dimension."""
     try:
         return _node_of(lowering, parts, result)
     except ModelError as error:
@@ -161,7 +161,7 @@ MOVES: set[Any] = {operator.getitem, aten._assert_tensor_metadata.default}
 
 
 def _moves(*operators: Any) -> None:
-    """Register operators that only move elements of their tensors, or insert zeros; indices and masks are constant."""
+    """Register operators that only move elements of tensors or insert zeros, by constant indices and masks."""
     for operator_ in operators:
 
         def rule(lowering: Lowering, *arguments: Any, call: Any = operator_, **options: Any) -> Any:
@@ -321,7 +321,7 @@ def where_self(lowering: Lowering, mask: Constant, other: float, z: Node) -> Nod
 
 
 def _choice(mask: Constant) -> Callable[[Tensor, Tensor], Tensor]:
-    """The movement that takes the first of two tensors where a mask is true, and elsewhere the second."""
+    """Return the movement that takes the first of two tensors where a mask is true, else the second."""
     places = mask.value().cpu()
     return lambda a, b: torch.where(places, a, b)
 

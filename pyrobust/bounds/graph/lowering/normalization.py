@@ -31,7 +31,7 @@ _MOST_DIFFERENCES = 1 << 24
 
 
 def _function(lowering: Lowering, z: Node, name: str) -> Node:
-    """An elementwise function inside a fused kernel."""
+    """Apply an elementwise function that a fused kernel computes."""
     return dataclasses.replace(activation(lowering, z, name), deployable=False)
 
 
@@ -46,7 +46,7 @@ def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Nod
 
 
 def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
-    """Return z without the −inf that constants add or fill in, and a mask of its other elements (None: all)."""
+    """Return z without the −inf that constants add or fill in, and a mask of the other elements (None: of all)."""
     source = z.inputs[0] if isinstance(z, Reshape) else z
     if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
         return z, None
@@ -59,7 +59,7 @@ def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
 
 
 def _softmax(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
-    """Softmax along a dimension of the batched tensor, over the elements where a mask of z's shape is true."""
+    """Compute softmax along a dimension of the batched tensor, over the elements where a mask of z's shape is true."""
     sums = _sums_of_exponentials(lowering, z, dim, mask)
     result = activation(lowering, sums, "reciprocal")
     if mask is not None:
@@ -77,7 +77,7 @@ def log_softmax(lowering: Lowering, z: Node, dim: int, option: object = None) ->
 
 
 def _sums_of_exponentials(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
-    """[1, 1, P]: 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for every element i; elements of a row along ``dim`` are adjacent."""
+    """Compute 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for every element i, [1, 1, P]; elements of a row along ``dim`` are adjacent."""
     if not dim % (len(z.shape) + 1):
         raise lowering.unsupported("it mixes the examples of a batch")
     count = z.shape[dim % (len(z.shape) + 1) - 1]
@@ -101,12 +101,12 @@ def _sums_of_exponentials(lowering: Lowering, z: Node, dim: int, mask: Tensor | 
 
 
 def _last(t: Tensor, dim: int) -> Tensor:
-    """A batched tensor with the dimension last."""
+    """Move a dimension of a batched tensor to the end."""
     return t.movedim(dim, -1)
 
 
 def _back(lowering: Lowering, z: Node, shape: tuple[int, ...], dim: int) -> Node:
-    """Rows along a dimension of the batched tensor, restored to its shape."""
+    """Restore rows along a dimension of the batched tensor to the tensor's shape."""
     turned = list(_last(torch.empty(1, *shape, device="meta"), dim).shape[1:])
     return moved(lowering, z, lambda t: t.reshape(len(t), *turned).movedim(-1, dim))
 
@@ -243,10 +243,10 @@ def rms_norm(
 
 
 def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: bool) -> Node:
-    """Return z / √(mean of z² + ε) for columns z [n, 1, P]; with ``centered``, first subtract z's means.
+    """Compute z / √(mean of z² + ε) for columns z [n, 1, P]; with ``centered``, first subtract the mean from z.
 
-    If n elements have mean square s, each is at most √(n·s) in magnitude. If their mean is also 0, each is at most √((n
-    − 1)·s).
+    If n elements have mean square s, the magnitude of each is at most √(n·s). If their mean is also 0, it is at most
+    √((n − 1)·s).
     """
     count = rows.shape[0]
     values = _centered(lowering, rows) if centered else rows
@@ -259,7 +259,7 @@ def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: boo
 
 
 def _centered(lowering: Lowering, rows: Node) -> Node:
-    """The elements of columns [n, 1, P] minus their means."""
+    """Subtract the mean of each column from its elements; the columns are [n, 1, P]."""
     count = rows.shape[0]
     if count == 1:
         return Scale(name=lowering.name, shape=rows.shape, inputs=(rows,), scale=number(0.0), shift=None)
@@ -271,12 +271,12 @@ def _centered(lowering: Lowering, rows: Node) -> Node:
 
 
 def _shares(count: int) -> Constant:
-    """[1, n]: 1/n."""
+    """Return the constant 1/n in the shape [1, n]."""
     return Constant.of(torch.ones(1, count, dtype=torch.float64)) / number(count)
 
 
 def _from_rows(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
-    """Turn columns [n, 1, P] back into rows, in a shape."""
+    """Turn columns [n, 1, P] back into a tensor of this shape."""
     return moved(lowering, z, lambda t: t.squeeze(2).mT.reshape(len(t), *shape))
 
 
@@ -294,7 +294,7 @@ def _affine(lowering: Lowering, z: Node, weight: Constant | None, bias: Constant
 
 
 def _rows(lowering: Lowering, z: Node, dims: Sequence[int] | None) -> Node:
-    """Columns [n, 1, P] of the elements along dimensions of the batched tensor."""
+    """Arrange the elements along dimensions of the batched tensor as columns [n, 1, P]."""
     rank = len(z.shape) + 1
     chosen = sorted({dim % rank for dim in dims or range(rank)})
     if 0 in chosen:

@@ -105,7 +105,7 @@ def running_sum(lowering: Lowering, z: Node, dim: int, *, dtype: torch.dtype | N
 
 
 def _groups(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """[outputs, K]: in each row, the flat indices of the elements that one output reduces, within an example."""
+    """Return [outputs, K]: each row has the flat indices, within an example, of elements that one output reduces."""
     chosen = sorted({dim % (len(z.shape) + 1) for dim in dims} or set(range(len(z.shape) + 1)))
     if 0 in chosen:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -127,7 +127,7 @@ def _windows(
     padding: int | Sequence[int],
     dilation: int | Sequence[int] = 1,
 ) -> Tensor:
-    """[outputs, K]: the flat indices of the elements in each window, -1 in the padding."""
+    """Return [outputs, K]: the flat indices of the elements in each window, -1 in the padding."""
     spatial, axes = z.shape[1:], []
     chosen = (sizes(value, len(spatial)) for value in (kernel, stride or kernel, padding, dilation))
     for n, count, k, step, border, gap in zip(spatial, lowering.out_shape()[1:], *chosen, strict=True):
@@ -137,7 +137,7 @@ def _windows(
 
 
 def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
-    """[outputs, K]: along an axis with n inputs and s outputs, window i goes from ⌊i·n/s⌋ to ⌈(i + 1)·n/s⌉."""
+    """Return [outputs, K]: along an axis of n inputs and s outputs, window i goes from ⌊i·n/s⌋ to ⌈(i + 1)·n/s⌉."""
     axes = []
     for n, s in zip(z.shape[1:], out[1:], strict=True):
         begin, end = torch.arange(s) * n // s, -(-(torch.arange(s) + 1) * n // s)
@@ -147,7 +147,7 @@ def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
 
 
 def _combined(z: Node, axes: Sequence[Tensor]) -> Tensor:
-    """Combine windows [count, k] of indices (or -1) along each axis into flat ones in z [C, ...]: [outputs, K]."""
+    """Combine windows [count, k] of indices (or -1) along each axis into flat indices [outputs, K] of z [C, ...]."""
     windows = torch.zeros(1, 1, dtype=torch.int64)
     for n, positions in zip(z.shape[1:], axes, strict=True):
         both = windows[:, None, :, None] * n + positions[:, None, :]
@@ -165,7 +165,7 @@ def _counts_with_padding(
     stride: int | Sequence[int],
     padding: int | Sequence[int],
 ) -> Tensor:
-    """The number of elements of each window inside the padded tensor; a window may reach beyond the padding."""
+    """Count each window's elements inside the padded tensor; a window may reach beyond the padding."""
     out, counts = lowering.out_shape(), torch.ones(1, dtype=torch.int64)
     chosen = (sizes(value, len(out) - 1) for value in (kernel, stride or kernel, padding))
     for n, count, k, step, border in zip(z.shape[1:], out[1:], *chosen, strict=True):

@@ -35,7 +35,7 @@ def _sum(lowering: Lowering, a: Node, b: Node, sign: int = 1) -> Node:
 
 
 def _function(lowering: Lowering, z: Node, name: str) -> Node:
-    """An elementwise function inside a fused kernel."""
+    """Apply an elementwise function that a fused kernel computes."""
     return dataclasses.replace(activation(lowering, z, name), deployable=False)
 
 
@@ -49,7 +49,7 @@ def _gates(lowering: Lowering, z: Node, count: int) -> list[Node]:
 
 
 def _simple(function: str) -> Cell:
-    """H' = f(Wx + b + Vh + d) (Elman, 1990)."""
+    """Return the cell with H' = f(Wx + b + Vh + d) (Elman, 1990)."""
 
     def step(lowering: Lowering, x: Node, state: State, weight: Constant, bias: Constant | None) -> State:
         total = _sum(lowering, x, _linear(lowering, state[0], weight, bias))
@@ -59,7 +59,7 @@ def _simple(function: str) -> Cell:
 
 
 def _gated(lowering: Lowering, x: Node, state: State, weight: Constant, bias: Constant | None) -> State:
-    """H' = n + z·(h − n), n = tanh(x_n + r·h_n), with gates r and z (Cho et al., 2014), as in ``torch.nn.GRU``."""
+    """Compute h' = n + z·(h − n) with n = tanh(x_n + r·h_n) and gates r, z (Cho et al., 2014; ``torch.nn.GRU``)."""
     (h,) = state
     x_r, x_z, x_n = _gates(lowering, x, 3)
     h_r, h_z, h_n = _gates(lowering, _linear(lowering, h, weight, bias), 3)
@@ -72,7 +72,7 @@ def _gated(lowering: Lowering, x: Node, state: State, weight: Constant, bias: Co
 
 
 def _long_short(lowering: Lowering, x: Node, state: State, weight: Constant, bias: Constant | None) -> State:
-    """C' = f·c + i·g and h' = o·tanh(c'), with gates i, f and o (Hochreiter and Schmidhuber, 1997)."""
+    """Compute c' = f·c + i·g and h' = o·tanh(c') with gates i, f and o (Hochreiter and Schmidhuber, 1997)."""
     h, c = state
     total = _sum(lowering, x, _linear(lowering, h, weight, bias))
     i, f, g, o = (
@@ -92,7 +92,7 @@ _CELLS: dict[str, Cell] = {
 
 
 def _first(lowering: Lowering, x: Node, value: Value | Displaced, index: int | None) -> Node:
-    """Return a layer's first state [H], from a constant or node [B, H], or from [L, B, H] at the layer's index."""
+    """Return the first state [H] of a layer, given as [B, H] or, with the layer's index, as [L, B, H]."""
     if not isinstance(value, Constant):
         state = value if index is None else rearranged(lowering, value, lambda t: t[index])
         if not isinstance(state, Node):
@@ -108,8 +108,8 @@ def _unrolled(
 ) -> tuple[Node, State]:
     """Unroll one layer in one direction over x [T, F], and return (all h [T, H], last state).
 
-    ``weights`` holds the weights of the input and of the state, then the two biases (if any), then the weights of the
-    projection of h (if any).
+    ``weights`` holds the weights of the input and of the state, then the two biases and the weights of the projection
+    of h, if there are any.
     """
     length, projected = x.shape[0], len(weights) % 2 == 1
     biases: Sequence[Constant | None] = weights[2:4] if len(weights) > 3 else (None, None)
@@ -145,7 +145,7 @@ def _run(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Any, ...]:
-    """All layers: the outputs, then the last states [L, B, H]."""
+    """Run all layers; return the outputs, then the last states [L, B, H]."""
     if train and dropout:
         raise lowering.unsupported("expected a module in evaluation mode, without dropout")
     if not batch_first:

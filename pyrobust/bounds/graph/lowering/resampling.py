@@ -25,8 +25,8 @@ _ROUNDINGS = 4
 class _Axis(NamedTuple):
     """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times element [i, k] of the axis.
 
-    If rounding moves a position across an element, a coefficient that is 0 in exact arithmetic may be tiny instead in
-    the deployed operator.
+    If rounding moves a position across an element, a coefficient that is exactly 0 may be a tiny number in the deployed
+    operator.
     """
 
     element: Tensor  # [outputs, K]
@@ -35,7 +35,7 @@ class _Axis(NamedTuple):
 
 
 def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, deployed: Tensor, cubic: bool) -> _Axis:
-    """Enclose the exact coefficients and those of the operator itself, ``deployed`` [outputs, n].
+    """Enclose the exact coefficients and the deployed operator's own, ``deployed`` [outputs, n].
 
     ``scale`` is the distance between the centers of two adjacent outputs, in input elements; None for aligned corners.
     """
@@ -68,7 +68,7 @@ def _linear(position: Fraction, n: int) -> list[tuple[int, Fraction]]:
 
 
 def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
-    """The coefficients of cubic convolution with a = −3/4 (Keys, 1981)."""
+    """Return the coefficients of cubic convolution with a = −3/4 (Keys, 1981)."""
     first, a = math.floor(position), Fraction(-3, 4)
     t = position - first
 
@@ -82,7 +82,7 @@ def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
 
 
 def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Return floats (lower, upper) around both coefficients; lower = upper if these are equal, with few bits."""
+    """Return floats (lower, upper) around both coefficients; if these are equal and short, lower = upper."""
     if Fraction(deployed) == exact and exact.denominator <= 1 << 8:
         return deployed, deployed  # nothing is rounded on the way, either
     slack = _ROUNDINGS * torch.finfo(dtype).eps * abs(deployed)
@@ -111,7 +111,7 @@ def _resampled(
 
 
 def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
-    """Weighted sums of each channel's elements; a weight is a product of coefficients, one for each axis."""
+    """Compute weighted sums of each channel's elements; a weight is a product of one coefficient per axis."""
     index = torch.zeros(1, 1, dtype=torch.int64)
     lower = upper = torch.ones(1, 1, dtype=torch.float64)
     for n, axis in zip(z.shape[1:], axes, strict=True):
@@ -155,7 +155,7 @@ def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
 
 
 def _outer(a: Tensor, b: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Combine [P, K] and [Q, L] to [P·Q, K·L]."""
+    """Combine tensors [P, K] and [Q, L] elementwise to [P·Q, K·L]."""
     return combine(a[:, None, :, None], b[None, :, None, :]).reshape(len(a) * len(b), -1)
 
 

@@ -88,7 +88,7 @@ def _constant(lowering: Lowering, index: Value) -> Tensor:
 
 
 def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Callable[..., Tensor]) -> Node:
-    """Write elements of the source into z; several may have the same place only if the source is one number."""
+    """Write elements of the source into z; only copies of one number may be written to the same place."""
     one_number = isinstance(source, Constant) and source.value().numel() == 1
     if not one_number and len(written.unique()) != written.numel():
         raise lowering.unsupported("expected an index that names no place twice: which value stays is undefined")
@@ -96,13 +96,13 @@ def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Ca
 
 
 def _numbers(lowering: Lowering) -> Tensor:
-    """Number the elements of a batch of results."""
+    """Return the numbers of the elements of a batch of results."""
     shape = lowering.out_shape()
     return torch.arange(lowering.batch * math.prod(shape)).view(lowering.batch, *shape)
 
 
 def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tensor], Tensor]) -> Node:
-    """Add the elements of the source to the elements of z at their places; every sum may be taken in any order."""
+    """Add the source's elements to the elements of z at their positions; each sum may be taken in any order."""
     size = math.prod(lowering.out_shape())
     places = position(_numbers(lowering)).flatten(1)
     first = places[0]
@@ -114,7 +114,7 @@ def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tenso
 
 
 def _summed(lowering: Lowering, z: Node, target: Tensor) -> Node:
-    """Sum the elements of z that have the same target, a place in the result; target -1 leaves an element out."""
+    """Sum the elements of z with the same target, a position in the result; a target of -1 leaves an element out."""
     order = target.argsort(stable=True)[int((target < 0).sum()) :]
     counts = torch.bincount(target[order], minlength=math.prod(lowering.out_shape()))
     windows = torch.nn.utils.rnn.pad_sequence(list(order.split(counts.tolist())), batch_first=True, padding_value=-1)

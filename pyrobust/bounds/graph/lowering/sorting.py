@@ -99,7 +99,7 @@ def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _rows(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """[rows, K]: in each row, flat indices of elements along ``dims``; rows follow the other dimensions' order."""
+    """Return [rows, K]: flat indices of elements along ``dims``; rows follow the order of the other dimensions."""
     along = sorted(dim % (len(z.shape) + 1) - 1 for dim in dims) or [-1]
     if along[0] < 0:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -109,7 +109,7 @@ def _rows(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
 
 
 def _extreme(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool, *, lowest: bool) -> Node:
-    """The smallest or largest element along dimensions."""
+    """Return the smallest or largest elements along dimensions."""
     rows = _rows(lowering, z, dims)
     shape = tuple(torch.empty(1, *z.shape).amax(list(dims), keepdim).shape[1:])
     if rows.shape[1] == 2:
@@ -123,7 +123,7 @@ def _extreme(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool, *,
 
 
 def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
-    """The larger (+) or smaller (−) of two elements; for an element z and constant c, it is c ± relu(±(z − c))."""
+    """Return the larger (+) or smaller (−) of two elements; with a constant c, as c ± relu(±(z − c))."""
     if isinstance(a, Constant):
         a, b = b, a
     assert isinstance(a, Node)
@@ -137,7 +137,7 @@ def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
 
 
 def _compared(lowering: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
-    """The smaller and the larger of two elements; comparing the same two again reads the first time's ``Sort``."""
+    """Return the smaller and the larger of two elements; for two that were compared before, reuse their ``Sort``."""
     both = Gather(name=lowering.name, shape=(2, *a.shape), inputs=(a, b), index=torch.arange(2 * a.size).view(2, -1))
     source = origin(both)
     low, high = (extreme(*source.places.view(2, -1)) for extreme in (torch.minimum, torch.maximum))
@@ -154,7 +154,7 @@ def _compared(lowering: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
 
 
 def exchanged(lowering: Lowering, z: Node, first: Tensor, second: Tensor) -> Sort:
-    """Order pairs in z: min(a, b) goes to places ``first``, max(a, b) to places ``second``; all places are distinct."""
+    """Sort pairs of elements of z into distinct positions: min(a, b) goes to ``first``, max(a, b) to ``second``."""
     shape, count = first.shape, len(first)
     a, b = _picked(lowering, z, first, shape), _picked(lowering, z, second, shape)
     above = relu(lowering, Sum(name=lowering.name, shape=shape, inputs=(a, b), signs=(1, -1)))
@@ -176,5 +176,5 @@ def exchanged(lowering: Lowering, z: Node, first: Tensor, second: Tensor) -> Sor
 
 
 def _picked(lowering: Lowering, z: Node, places: Tensor, shape: tuple[int, ...]) -> Node:
-    """The elements at flat places, in a shape."""
+    """Return the elements at flat positions, in a shape."""
     return Gather(name=lowering.name, shape=tuple(shape), inputs=(z,), index=places.view(shape))
