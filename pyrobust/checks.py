@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Numbers: TypeAlias = "Tensor | npt.ArrayLike"
-"""A tensor, an array, or a list of numbers, arrays or tensors: what ``as_tensor`` converts."""
+"""A tensor, an array, or a list of numbers, arrays or tensors; ``as_tensor`` converts these."""
 
 WORDS: Final = 1 << 32
-"""Image and sample indices are 32-bit words of the noise's counter, so they and the number of images are limited."""
+"""Upper limit of image and sample indices, which are 32-bit words of the noise's counter."""
 
 
 NormName: TypeAlias = Literal["linf", "l2", "l1"]
 """The norms of perturbations, by name."""
 
 AttackNormName: TypeAlias = Literal["linf", "l2", "l1", "l0"]
-"""The norms of attacks: l0 counts the changed coordinates."""
+"""The norms of attacks, by name; l0 counts the changed coordinates."""
 
 NormLike: TypeAlias = NormName | str | float
-"""A norm as callers may write it: a name in any spelling that ``norm_name`` reads, or its order."""
+"""A norm as callers may write it: a name in any spelling that ``norm_name`` reads, or the norm's order."""
 
 NORMS: Final[tuple[NormName, ...]] = ("linf", "l2", "l1")
 ATTACK_NORMS: Final[tuple[AttackNormName, ...]] = (*NORMS, "l0")

@@ -36,14 +36,13 @@ class Omitted(enum.Enum):
 
 
 OMITTED: Final = Omitted.OMITTED
-"""An omitted ``clip``: ``clip_min`` and ``clip_max`` hold."""
+"""Stands for an omitted ``clip``, so that ``clip_min`` and ``clip_max`` apply."""
 
 ClipArgument: TypeAlias = tuple[Any, Any] | Literal[Omitted.OMITTED] | None
 """The argument ``clip`` of an attack."""
 
 LIMIT: Final = 2.0**120
-"""Size of the ends that native code gets in place of infinite ones: such values are finite in float32, and the sums of
-their squares in float64."""
+"""The ends that native code gets for infinite ones: finite in float32; the sums of their squares are in float64."""
 
 
 def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:

@@ -12,10 +12,10 @@ coarsest arithmetic in the model (``Runner.unit``). If a callable casts its floa
 the unit of float32.
 
 The cost is one forward pass for the batch, and one for each example that is run again; on ordinary inputs, no example
-is run again. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``).
-In two cases, sweeps run every example alone, in one forward pass each (``Judge.classes_alone``). In the first case, the
-model is declared to be random, so that row independence is not tested. In the second case, proofs are stored for the
-same examples, and rounding must not make an attack appear to refute a proof.
+is. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``). In two
+cases, sweeps run every example alone, in one forward pass each (``Judge.classes_alone``). In the first case, the model
+is declared to be random, so that row independence is not tested. In the second case, proofs are stored for the same
+examples, and rounding must not make an attack appear to refute a proof.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: whether y is the class that an attack aims at. If so, a row that predicts y is ``FOOLED``.
-        both: whether a correct row may be ``CLOSE``, as a wrong row always may. False suffices for an attack, because
-            an attack has to confirm only that the model is fooled.
+        both: whether a correct row may be ``CLOSE``, as a wrong row always may. False suffices for an attack, which has
+            to confirm only that the model is fooled.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)
@@ -73,7 +73,7 @@ class Judge:
         self.rows = 0
 
     def classes(self, x: Tensor) -> Tensor:
-        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; a class of -1 (none) is logged.
+        """Return predicted classes of examples [N, ...], int64 [N] on the CPU; log examples without a class.
 
         Raises:
             ModelError: a model that does not return logits.
@@ -81,7 +81,7 @@ class Judge:
         return self._classes(x, None, "")
 
     def classes_alone(self, x: Tensor) -> Tensor:
-        """Like ``classes``, but run every example in a batch of one, even if its logits are far apart."""
+        """Run every example in a batch of one, even if its logits are far apart; else like ``classes``."""
         self.runner.follow(x)
         with self.runner.session(gradients=True):
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
@@ -91,7 +91,7 @@ class Judge:
         return classes
 
     def correct(self, x: Tensor, y: Tensor, name: str = "y") -> Tensor:
-        """Whether the model predicts the labels: bool [N] on the CPU; predictions of no class are logged.
+        """Whether the model predicts the labels, bool [N] on the CPU; examples without a predicted class are logged.
 
         Args:
             x: [N, ...], float, on any device.

@@ -19,9 +19,9 @@ def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
     """Set OpenMP's variables that the user has not set; OpenMP reads them once, when torch is loaded.
 
-    On a busy machine, these variables make waiting threads sleep; if threads spun, they would occupy processors that
-    other threads need. If control groups (for example of a container) allow fewer processors than torch sees, torch
-    starts only as many threads as there are allowed processors.
+    If other processes run, these variables make waiting threads sleep instead of spin, since spinning threads occupy
+    processors that other threads need. If control groups (for example of a container) allow fewer processors than torch
+    sees, torch starts only as many threads as there are allowed processors.
     """
     if "GOMP_SPINCOUNT" not in environment and machine_is_busy():
         environment.setdefault("OMP_WAIT_POLICY", "passive")
@@ -37,7 +37,7 @@ def machine_is_busy(root: str = "") -> bool:
 
 
 def allowed_processors(root: str = "") -> "int | None":
-    """Return how many processors the control groups of this process allow it, rounded up; None if there is no limit."""
+    """Return how many processors the control groups of this process allow, rounded up; None for no limit."""
     counts = []
     for line in _lines(f"{root}/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)

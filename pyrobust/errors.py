@@ -1,4 +1,4 @@
-"""The exceptions pyrobust raises.
+"""The exceptions that pyrobust raises.
 
 Each exception class derives from a built-in one, so ``except ValueError`` keeps working. Messages name the argument or
 file, what was expected, what was given and what to do.
@@ -75,7 +75,7 @@ class InputError(_ArgumentError, ValueError):
 
 
 class InputTypeError(_ArgumentError, TypeError):
-    """An argument has a type or dtype that the call cannot use; arguments and attributes as in `InputError`.
+    """An argument has a type or dtype that the call cannot use; arguments and attributes are those of `InputError`.
 
     >>> InputTypeError("steps", "an integer", 1.5, "round it")
     InputTypeError('steps: expected an integer, got 1.5; round it')

@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the named attributes of objects, as one list for each name.
+    """Return, for each name, the list of this attribute's values over the objects.
 
     >>> columns_of([1 + 2j, 3j], ["real", "imag"])
     {'real': [1.0, 0.0], 'imag': [2.0, 3.0]}

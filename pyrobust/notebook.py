@@ -1,4 +1,4 @@
-"""Progress bars in notebooks, as HTML that needs no widgets, unlike the bars of rich."""
+"""Progress bars in notebooks; unlike those of rich, they are plain HTML and need no widgets."""
 
 from __future__ import annotations
 

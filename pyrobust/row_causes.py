@@ -30,7 +30,7 @@ def find_cause(
         model: module or callable.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
         first: some rows of one batch.
-        second: the same rows in another batch, or in another place.
+        second: the same rows in another batch, or at other positions.
         same: function of two tensors [m, ...]; whether they count as equal. By default, they count as equal if all
             their elements are equal, with NaN equal to NaN.
     """

@@ -1,7 +1,7 @@
 """A probe of what every certificate assumes: a row's logits depend on that row alone and are reproducible.
 
-The proofs of certified robustness are about a function of one input. The proofs do not apply to a model whose output
-for a row depends on more than this row: on other rows of the batch, on the row's place, on the size of the batch, on
+The proofs of certified robustness are about a function of one input. They do not apply to a model whose output for a
+row depends on more than this row: on other rows of the batch, on the row's position, on the size of the batch, on
 earlier calls or on chance. The probe runs rows of a batch again: among other rows, in another order, and alone. The
 probe can refuse a model. Passing the probe proves nothing, because a model may depend on conditions that the probe does
 not vary. docs/decisions/row-independence.md lists the dependences that the probe finds, and the probability of finding
@@ -110,12 +110,12 @@ class _Compared(NamedTuple):
 
 
 class RowProbe:
-    """Probes a model on the batches of its runs: a row's logits must depend on that row alone and be reproducible.
+    """Checks, on the batches that a model is run on, that a row's logits depend on this row alone and are reproducible.
 
-    If the shape of the batch and the place of the row are unchanged, logits are compared bit by bit. Otherwise, logits
-    are compared up to rounding. The tolerance is √ε times the row's largest |logit|, where ε is the machine epsilon of
-    the batch's dtype. A larger deviation is accepted if changing the last bits of the row itself has a similar effect
-    on its logits.
+    If neither the shape of the batch nor the row's position has changed, logits are compared bit by bit. Otherwise,
+    they are compared up to rounding: the tolerance is √ε times the row's largest |logit|, where ε is the machine
+    epsilon of the batch's dtype. A larger deviation is accepted if changing the last bits of the row itself has a
+    similar effect on its logits.
 
     Args:
         model: module or callable. If a probe fails, its submodules are searched for the cause.
@@ -155,7 +155,7 @@ class RowProbe:
         self._fresh = 1  # rows of the last small batch of another size
 
     def expect_known_modules(self, *, single: bool = False) -> None:
-        """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session.
+        """Raise RowDependenceError if a module is known to mix rows or to draw random numbers; call it in a session.
 
         If the model's tensors have changed since the last call, for example by training, it counts as another model.
         The probe of the model then starts again.
@@ -186,8 +186,8 @@ class RowProbe:
             rows: number of rows to consider, at least one; the rows after these are copies. Default: all.
 
         Raises:
-            RowDependenceError: a row's logits depend on other rows, on the row's place or on the batch's size; or they
-                differ when the batch is repeated. The message names the module that is the likely cause.
+            RowDependenceError: a row's logits depend on other rows, on the row's position or on the batch's size; or
+                they differ when the batch is repeated. The message names the module that is the likely cause.
         """
         rows = len(batch) if rows is None else rows
         whole: tuple[str, ...] = ()
@@ -506,7 +506,7 @@ def submodules(module: nn.Module) -> list[nn.Module]:
 
 
 def tensor_versions(module: nn.Module) -> Versions:
-    """Memory addresses of a module's parameters and buffers, and how often each was changed in place.
+    """Return the addresses of a module's parameters and buffers, and how often each was changed in place.
 
     >>> layer = nn.Linear(2, 2)
     >>> before = tensor_versions(layer)

@@ -67,7 +67,8 @@ class Runner:
         dtype: dtype of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to
             bfloat16 or float16. By default, this is the dtype of the first floating-point parameter, or float32 if
             there is none.
-        memory_format: memory format of the batches and, if ``torch.channels_last``, of a module's convolution weights.
+        memory_format: memory format of the batches; ``torch.channels_last`` also applies to a module's convolution
+            weights.
         batch_size: rows per batch. By default, as many rows as fit in memory; this number is found at the first use.
 
     Raises:
@@ -143,7 +144,7 @@ class Runner:
 
     @property
     def unit(self) -> float:
-        """Rounding unit of the coarsest arithmetic observed in the model, or of the model's dtype if none was observed.
+        """Rounding unit of the coarsest arithmetic observed in the model; if none was observed, of the model's dtype.
 
         For example, if a callable casts its float64 input to float32, it is the unit of float32. If a GPU uses TF32, it
         is the unit of TF32.
@@ -151,13 +152,13 @@ class Runner:
         return self._unit or torch.finfo(self.dtype).eps
 
     def device_for(self, x: Tensor) -> torch.device:
-        """Device of the model; a callable runs on the device of its first input."""
+        """Return the device of the model; a callable runs on the device of its first input."""
         if self._device is None:
             self._device = x.device
         return self._device
 
     def to(self, device: torch.device | str) -> None:
-        """Move the model to a device, and run it there from now on; batch sizes are found anew."""
+        """Move the model to a device and run it there; batch sizes are determined again."""
         self._device = existing_device(device)
         self._batch_rows.clear()
         self._fitting.clear()
@@ -184,14 +185,14 @@ class Runner:
         return None if self._follows else self.input_dtype
 
     def casts(self, x: Tensor) -> bool:
-        """Whether examples x are cast: they are float64 but the model is not, and the model's dtype is known."""
+        """Whether examples x are cast, because they are float64 and the model's known dtype is another."""
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
         """Return the number of rows per batch of inputs ``[N, *shape]``.
 
-        The number is the given one or, if none was given, the one found at the first call. It is smaller if memory ran
-        out.
+        The number is the given one or, if none was given, the one found at the first call. It is smaller after memory
+        has run out.
 
         Args:
             shape: shape of one input.
@@ -206,7 +207,7 @@ class Runner:
         return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
-        """Size of equal batches for ``total`` rows, at most the batch size.
+        """Return the size of equal batches for ``total`` rows, at most the batch size.
 
         On a CPU, the batches are also small enough for their largest activation to stay on the heap. If the largest
         activation of a single row does not fit on the heap, there is no such limit.
@@ -269,7 +270,7 @@ class Runner:
         return x.to(self.device_for(x)).contiguous(memory_format=images)
 
     def logits(self, batch: Tensor, *, watch: bool = False) -> Tensor:
-        """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
+        """Compute the logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
 
         A model that writes to its input, for example by in-place normalization, gets copies. With ``watch``, ``unit``
         is set from a session's first batch of several rows.
@@ -313,7 +314,7 @@ class Runner:
         return output
 
     def count_classes(self, x: Tensor) -> int:
-        """Number of logits that the model returns, found by a forward pass on the first example."""
+        """Return the number of logits, found by a forward pass on the first example."""
         with self.session():
             return self.logits(self.batch(x[:1].detach()).to(self.dtype)).shape[1]
 
@@ -349,8 +350,8 @@ class Runner:
             shape: shape of one input.
             step: processes a batch.
             gradients: as in ``batch_size``.
-            pinned: whether all batches have one size; ``step`` then pads smaller batches. This size is halved only if
-                no batch size was given, and only before the first batch has run.
+            pinned: whether all batches have one size; ``step`` then pads smaller batches. If no batch size was given,
+                this size may be halved, but only before the first batch has run.
             one_example: whether all rows belong to one example. If so, they are divided evenly (``even_rows``).
 
         Raises:
@@ -495,7 +496,7 @@ def _evaluate(model: nn.Module) -> None:
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
     """On exit, restore the mode of every submodule by calling its ``train``; do nothing to a callable.
 
-    Some layers merge their weights in evaluation mode; a call of ``train`` separates the weights again. With
+    Some layers merge their weights in evaluation mode, and a call of ``train`` separates the weights again. With
     ``evaluation``, the module is first put into evaluation mode.
     """
     modules = modules_with_a_mode(model)

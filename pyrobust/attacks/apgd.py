@@ -217,9 +217,9 @@ def ascend(
 
     If epsilon is ``state.epsilon`` itself, fooled examples are dropped, and the run's best points are stored in
     ``best``. With larger radii neither is done, because the points may lie outside the attack's ball. The loss's target
-    is targets[:, column]. With ``sparse`` (l1) the number of coordinates that the first step changes follows from
-    x_adv's sparsity. ``begun`` is called with the first gradient. Returns the best points [B, ...] and the targets
-    [B, T] of the examples that remain.
+    is targets[:, column]. With ``sparse`` (l1), the sparsity of x_adv determines how many coordinates the first step
+    changes. ``begun`` is called with the first gradient. Returns the best points [B, ...] and the targets [B, T] of the
+    examples that remain.
     """
     inside = epsilon is state.epsilon
     l1 = state.norm.name == "l1"

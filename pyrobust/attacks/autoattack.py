@@ -61,7 +61,7 @@ class CertifiedFirst:
             and broken.
         seconds: time that the proofs took.
         rows_each: least number of rows that the attacks on one proved example would have run through the model.
-        reason: why nothing could be proved and every example was attacked; None if proofs were tried.
+        reason: why proofs were not tried, so that every example was attacked; None if proofs were tried.
         guarantee: what the proofs guarantee.
     """
 

@@ -24,11 +24,11 @@ from .pgd import BIM, PGD
 
 
 class Entry(NamedTuple):
-    """An attack that has a name.
+    """A name for an attack.
 
     Attributes:
-        attack: its class.
-        settings: keywords that the name implies.
+        attack: the attack's class.
+        settings: keyword arguments that the name stands for.
     """
 
     attack: type[AdversarialAttack]

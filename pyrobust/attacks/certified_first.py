@@ -98,7 +98,7 @@ def proved_robust(
 
 
 class Prover:
-    """Proves examples robust for one model; makes a new ``BoundedModel`` of it only if the model changes.
+    """Proves examples robust for one model; makes a new ``BoundedModel`` only when the model has changed.
 
     Args:
         runner: runs the model in the attack.
@@ -112,7 +112,7 @@ class Prover:
     def prove(
         self, x: Tensor, y: Tensor, epsilon: Tensor, norm: AttackNormName, clip: tuple[float, float] | None
     ) -> Proof:
-        """Prove examples x [B, ...] with labels y [B] robust in balls of radius epsilon [B], float64, on the CPU."""
+        """Try to prove examples x [B, ...] with labels y [B] robust in balls of radius epsilon [B], float64."""
         start = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self.runner.model):
             proved = torch.zeros(len(x), dtype=torch.bool, device="cpu")
@@ -187,7 +187,7 @@ class Prover:
 
 
 def other_arithmetic(runner: Runner, dtype: torch.dtype, norm: str) -> str | None:
-    """Why no proof covers the arithmetic of an attack on examples of this dtype; None if proofs cover it.
+    """Return why no proof covers the arithmetic of an attack on examples of this dtype; None if proofs cover it.
 
     >>> other_arithmetic(Runner(nn.Linear(2, 2)), torch.bfloat16, "linf")
     'x is torch.bfloat16, and the model torch.float32'
@@ -222,11 +222,11 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:
-    """Radii [N] of real balls that contain every grid point that an attack with the radii epsilon [N] may return.
+    """Return radii [N] of real balls that contain every grid point that an attack with radii epsilon [N] may return.
 
-    On a grid with step h, the attack bounds differences Δk of integer levels k. The float of a level differs from h·k
-    by at most u, half a unit in the last place of the largest level. So the floats of two levels are at most h·|Δk| +
-    2u apart, and equal if Δk = 0.
+    On a grid with step h, the attack bounds the differences Δk of integer levels k. The float of a level k differs from
+    h·k by at most u, half a unit in the last place of the largest level. So the floats of two levels are at most h·|Δk|
+    + 2u apart, and equal if Δk = 0.
 
     >>> from fractions import Fraction
     >>> levels = Levels(Fraction(1, 255), 0.0, 1.0)

@@ -1,9 +1,8 @@
 """The losses that attacks maximize: objectives of the logits, with their derivatives.
 
 Each loss takes (logits z [B, K], y [B], target [B]) and returns a ``LogitLoss``; larger values are closer to success.
-Untargeted losses push y's logit down and ignore the target; targeted losses push the target's logit up. Because the
-derivative with respect to the logits is known, one ``torch.autograd.grad(logits, x, grad_outputs=...)`` is the whole
-backward pass.
+Untargeted losses push y's logit down and ignore the target; targeted losses push the target's logit up. A loss gives
+its derivative in the logits, so one ``torch.autograd.grad(logits, x, grad_outputs=...)`` is the whole backward pass.
 """
 
 from __future__ import annotations

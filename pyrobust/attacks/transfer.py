@@ -209,7 +209,7 @@ class TransferAttack(BatchAttack):
 
 
 class Gradients(abc.ABC):
-    """The gradients of one batch, each the mean of the gradients at scaled copies of a point, convolved with a kernel.
+    """The gradients of one batch, averaged over scaled copies of each point and convolved with a kernel.
 
     Attributes:
         scales: number of scaled copies.
@@ -225,7 +225,7 @@ class Gradients(abc.ABC):
         """Begin a step, whose transforms are the same for all points."""
 
     def __call__(self, point: Tensor) -> Tensor:
-        """The gradient [B, ...] at a point."""
+        """Return the gradient [B, ...] at a point."""
         total = torch.zeros_like(point)
         for i in range(self.scales):
             total += self.at(point, 0.5**i) / self.scales
@@ -233,7 +233,7 @@ class Gradients(abc.ABC):
 
     @abc.abstractmethod
     def at(self, point: Tensor, scale: float) -> Tensor:
-        """The gradient, with respect to the point, of the loss at ``scale`` times the point."""
+        """Return the gradient, with respect to the point, of the loss at ``scale`` times the point."""
 
 
 class _SurrogateGradients(Gradients):
@@ -302,7 +302,8 @@ class _MeanLogits(nn.Module):
 def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Tensor:
     """Shrink images at random and place them at random on a background of zeros (Xie et al., 2019).
 
-    The new sides are whole numbers of pixels, at least ⌈least·side⌉, all equally likely; interpolation is bilinear.
+    The new sides are whole numbers of pixels; all numbers from ⌈least·side⌉ to the old side are equally likely.
+    Interpolation is bilinear.
 
     Args:
         images: [B, C, H, W].
@@ -341,7 +342,7 @@ def _interpolation(side: int, size: Tensor, coordinate: Tensor, least: float, ke
 
 
 def gaussian(length: int, like: Tensor) -> Tensor:
-    """Gaussian kernel [1, 1, length, length] with sum 1 and standard deviation k/√3, k = (length − 1)/2.
+    """Return a Gaussian kernel [1, 1, length, length] with sum 1 and standard deviation k/√3, k = (length − 1)/2.
 
     >>> gaussian(3, torch.zeros(1, dtype=torch.float64))[0, 0, 1]
     tensor([0.1067, 0.4781, 0.1067], dtype=torch.float64)

@@ -63,7 +63,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters with one unusual value: one that ``pile`` implies or, if there is no pile, one of few digits."""
+    """Yield parameters with one unusual value: one that ``pile`` implies or, without a pile, one of few digits."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:

@@ -112,7 +112,7 @@ def _describe(parameters: Parameters, assumed: Parameters) -> str:
 
 
 def list_explanations(fits: Sequence[Fit], assumed: Parameters) -> str:
-    """List explanations, usual ones first, with the number of radii that each of them explains."""
+    """List explanations, usual ones first, with the number of radii that each explains."""
     listed = [f"{_describe(fit.parameters, assumed)} ({fit.explained:,} of {fit.radii.rows:,})" for fit in fits]
     more = f" and {len(listed) - _LISTED:,} odder ones" if len(listed) > _LISTED else ""
     return ", ".join(listed[:_LISTED]) + more

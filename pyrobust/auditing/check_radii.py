@@ -48,7 +48,7 @@ def check_numbers(log: CertificationLog) -> Iterator[AuditFinding]:
 
 
 def usable_rows(log: CertificationLog) -> CertificationLog:
-    r"""Reduce a log to the first row of each image, with abstentions in place of invalid radii and classes.
+    r"""Reduce a log to the first row of each image; invalid radii and classes become abstentions.
 
     >>> import tempfile
     >>> from pathlib import Path

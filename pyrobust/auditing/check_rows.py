@@ -33,7 +33,7 @@ KNOWN_SIZES = {
 
 
 def row_fault(log: CertificationLog, kind: str, rows: _Mask, problem: str, consequence: str = "") -> AuditFinding:
-    """Return the fault of the rows that a mask [N] selects, with their line numbers (for a run, indices)."""
+    """Return the fault of the rows that a mask [N] selects; it names line numbers or, for a run, indices."""
     numbers, noun = (log.index, "index") if log.lines is None else (log.lines, "line")
     return rows_fault(kind, numbers[rows], problem, noun, consequence)
 
@@ -123,7 +123,7 @@ def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Audit
 
 
 def minimum_size(index: npt.NDArray[np.int64]) -> int:
-    """Return the smallest possible size of a data set with these sorted indices: the last index plus the usual stride.
+    """Return the smallest size of a data set with these sorted indices: the last index plus the usual stride.
 
     >>> minimum_size(np.array([0, 100, 200]))
     300

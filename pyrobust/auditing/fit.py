@@ -24,7 +24,7 @@ _LOG_SPOILED = float(np.log(1e-3))
 
 @dataclass(frozen=True, eq=False)
 class Fits:
-    """How well each of C candidates, which are parameters with one formula, explains D distinct radii.
+    """How well C candidates explain D distinct radii; a candidate is a set of parameters, and all share one formula.
 
     The attributes are those of ``Fit``, with a first dimension for the candidates.
     """
@@ -72,9 +72,9 @@ class Fits:
 class Fit:
     """Printed radii, and how well given parameters explain them.
 
-    The score is the logarithm of the likelihood of the radii, relative to random digits. If some number of votes gives
-    a radius, the score of the radius is higher, the fewer of the printable radii near it come from votes. A radius that
-    no number of votes gives has the score of a row spoiled by chance. The evidence of each pile is subtracted.
+    The score is the logarithm of the likelihood of the radii, relative to random digits. A radius that some number of
+    votes gives scores higher if few of the printable radii near it come from votes. A radius that no number of votes
+    gives has the score of a row spoiled by chance. The evidence of each pile is subtracted.
     """
 
     radii: PrintedRadii
@@ -128,7 +128,7 @@ class Fit:
 
     @property
     def contradicted(self) -> bool:
-        """Whether some radii do not come from these parameters."""
+        """Whether some radii contradict these parameters."""
         return self.spoiled > 0 or bool(self.piles)
 
     @cached_property

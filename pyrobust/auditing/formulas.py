@@ -1,7 +1,7 @@
 """Radii as functions of votes: the certificate of Cohen et al. (2019), and formulas that scripts use instead.
 
 If a radius R comes from k of n votes, R determines the tail 1 - p of the underlying probability p, and p determines k.
-Each formula consists of these two functions. Votes are real numbers here: a printed radius stands for an interval of
+A formula consists of these two functions. Votes are real numbers here: a printed radius stands for an interval of
 votes, and the formula explains the radius if the interval contains an integer.
 """
 
@@ -225,7 +225,7 @@ class Parameters:
 
     @property
     def scale(self) -> float:
-        """Radius for which Φ⁻¹ of the bound on p_A is 1."""
+        """Radius at which Φ⁻¹ of the bound on p_A is 1."""
         return self.formula.factor(self.sigma)
 
     @property
@@ -234,7 +234,7 @@ class Parameters:
         return self.scale * _unit_maximum(self.n, self.alpha, self.formula)
 
     def votes(self, low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
-        """Return the numbers of votes, as reals, at the radii ``low`` and ``high``, both [N] and in [0, ∞)."""
+        """Return the votes, as real numbers, at the radii ``low`` and ``high``, both [N] and in [0, ∞)."""
         first, last = votes_between((self,), low, high)
         return first[0], last[0]
 
@@ -244,9 +244,9 @@ class Parameters:
 
 
 def votes_between(candidates: Sequence[Parameters], low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
-    """Return the numbers of votes [C, N], as reals, at the radii ``low`` and ``high``, both [N] and in [0, ∞).
+    """Return the votes [C, N], as real numbers, at the radii ``low`` and ``high``, both [N] and in [0, ∞).
 
-    The C candidates have one formula.
+    The C candidates must share one formula.
     """
     formula = candidates[0].formula
     n, alpha, scale = np.array([(float(c.n), c.alpha, c.scale) for c in candidates]).T[:, :, None]

@@ -34,9 +34,8 @@ class ParameterJudgement:
 
     Attributes:
         assumed: fit of the radii under the assumed parameters.
-        explanations: fits of the radii under all parameters that explain the radii better than the assumed parameters
-            do, and as well as the best parameters tried. Usual parameters come first; the tuple is empty if there are
-            none.
+        explanations: fits under all parameters that explain the radii better than the assumed ones do, and as well as
+            the best parameters tried. Usual parameters come first; the tuple is empty if there are none.
         innocent: the best fit under the assumed parameters, or under parameters that differ from them only in unstated
             values.
         saturation: the pile of equal radii at the upper end, if any.
@@ -51,7 +50,7 @@ class ParameterJudgement:
 
     @property
     def spoils_few(self) -> bool:
-        """Whether so few rows contradict the best parameters that the rows, not the parameters, must be at fault."""
+        """Whether so few rows contradict the best parameters that these rows must be at fault, not the parameters."""
         return self.innocent.spoiled <= max(_SPOILED_ROWS, _SPOILED_SHARE * self.innocent.radii.rows)
 
     @property

@@ -1,4 +1,4 @@
-"""Parse numbers in a column of a text block, vectorised over its rows, so that logs of a million rows are read quickly.
+"""Parse numbers in a column of a text block, vectorised over rows, so that logs of a million rows are read quickly.
 
 A column is scanned character by character over all rows at once: the digits of a field form an integer m, and d is the
 number of digits after the decimal point. Where m < 2^53 and d <= 22, both m and 10^d are exact doubles, and m / 10^d is

@@ -29,9 +29,9 @@ class Change:
     """A block of rows made with other parameters than the rows around it; rows without radii are not counted.
 
     Attributes:
-        start: first row of the piece.
-        stop: row after the piece.
-        piece: fits of the parameters that explain the piece's radii, usual parameters first.
+        start: first row of the block.
+        stop: row after the block.
+        piece: fits of the parameters that explain the block's radii, usual parameters first.
         others: fits of the parameters that explain the other radii.
     """
 
@@ -42,11 +42,11 @@ class Change:
 
 
 def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: Iterable[str] = ()) -> Change | None:
-    """Find the one piece of a log, if any, whose radii contradict the parameters that fit all rows best.
+    """Find the block of a log, if any, whose radii contradict the parameters that fit all rows best.
 
-    Radii and decimals are [N], in file order. The result is None if the contradictory rows are spread over the whole
-    log. The result is also None if no other parameters for a piece raise the total score far above the score of ``fit``
-    and far above ``level``, the score of the best parameters for all rows.
+    Radii and decimals are [N], in file order. The result is None in two cases: the contradictory rows are spread over
+    the whole log; or no other parameters for a block raise the total score far above the score of ``fit`` and far above
+    ``level``, the score of the best parameters for all rows.
     """
     radii, own_scores = fit.radii, fit.row_scores()
     if radii.rows < 2 * _MIN_PIECE:

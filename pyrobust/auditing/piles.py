@@ -5,8 +5,8 @@ probabilities of the images,
 
     f(k)² ≤ f(k - d)·f(k + d)·C(n, k)² / (C(n, k - d)·C(n, k + d))
 
-(Cauchy and Schwarz; equality holds for a single image). Only k = n has no neighbour above, so only k = n can be a pile.
-Where different images get the same noise, however, their votes depend on each other and can pile up.
+by the Cauchy-Schwarz inequality; equality holds for a single image. Only k = n has no neighbour above, so only k = n
+can be a pile. But if different images get the same noise, their votes depend on each other and can pile up.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Pile:
     Attributes:
         radius: the radius as printed.
         rows: number of rows with this radius.
-        beside: total number of rows just below and just above the pile. Each side covers the same number of vote counts
-            as the pile.
+        beside: number of rows just below and just above the pile; each side covers as many vote counts as the pile.
         decimals: number of decimals of the printed radius.
         evidence: natural logarithm of the likelihood ratio against the likeliest mixture of binomials.
     """
@@ -54,7 +53,7 @@ def find_piles(
     lie outside the limits.
 
     Args:
-        radius: distinct radii [D], ascending.
+        radius: distinct radii [D], in ascending order.
         decimals: number of decimals [D] of each radius.
         count: number of rows [D] with each radius.
         votes: (least, most), the smallest and largest vote counts [D] that each radius stands for; a radius with most <
@@ -99,9 +98,9 @@ def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
 
 
 def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
-    """Log-likelihood ratio of Poisson counts: free means against the likeliest means with rows² ≤ ratio·below·above.
+    """Return the log-likelihood ratio of Poisson counts: free means against means with rows² ≤ ratio·below·above.
 
-    The counts are ``below``, ``rows`` and ``above``. The likeliest means under this condition are below + t, rows - 2t
+    The counts are ``below``, ``rows`` and ``above``. The likeliest means under the condition are below + t, rows - 2t
     and above + t, for some t ≥ 0.
     """
     ratio = np.exp(np.minimum(log_ratio, 300.0))

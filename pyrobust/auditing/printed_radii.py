@@ -20,13 +20,13 @@ _SIGNIFICANDS = {"float16": 11, "bfloat16": 8}
 
 
 class PrintedRadii:
-    """Positive, finite printed radii [N] with their decimals [N], as distinct values with row counts.
+    """Positive, finite printed radii [N] with their decimals [N], reduced to distinct values with row counts.
 
     Attributes:
         value: [D], distinct radii, ascending.
         decimals: [D], number of decimals of each radius.
         count: [D], number of rows with each radius.
-        inverse: [N], the place of each row's radius in ``value``.
+        inverse: [N], position of each row's radius in ``value``.
         rows: N, the number of rows.
 
     >>> radii = PrintedRadii(np.array([0.978, 0.978, 0.377]), np.full(3, 3))
@@ -78,24 +78,24 @@ class PrintedRadii:
         return find_saturation(self.value, self.decimals, self.count)
 
     def largest(self, size: int) -> PrintedRadii:
-        """Return the largest distinct radii."""
+        """Return the ``size`` largest distinct radii."""
         return self.chosen(np.arange(max(0, len(self.value) - size), len(self.value)))
 
     def furthest_apart(self, size: int, sigma: float) -> PrintedRadii:
-        """Return the distinct radii whose attainable neighbours lie furthest apart, in units of their last digit.
+        """Return the ``size`` radii whose attainable neighbours are furthest apart, in units of the last digit.
 
-        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with a fixed number of decimals, the largest radii
-        come first; with a fixed number of significant digits, small radii may come first.
+        Attainable radii near r are about sigma/(n φ(r/sigma)) apart. So with a fixed number of decimals, the largest
+        radii come first; with a fixed number of significant digits, small radii may come first.
         """
         apart = (self.value / sigma) ** 2 / 2 - np.log(self.unit)
         return self.chosen(np.sort(np.argsort(apart, kind="stable")[max(0, len(apart) - size) :]))
 
     def every(self, step: int) -> PrintedRadii:
-        """Return every ``step``-th distinct radius, including the largest."""
+        """Return every ``step``-th distinct radius, always including the largest."""
         return self.chosen(np.arange(len(self.value) - 1, -1, -step)[::-1])
 
     def chosen(self, chosen: _Ints | npt.NDArray[np.bool_]) -> PrintedRadii:
-        """Return some of the distinct radii, by place or mask [D]."""
+        """Return some of the distinct radii, selected by position or mask [D]."""
         subset = PrintedRadii(self.value[chosen], self.decimals[chosen])
         subset.count, subset.rows = self.count[chosen], int(self.count[chosen].sum())
         subset.precision = self.precision

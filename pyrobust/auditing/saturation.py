@@ -46,12 +46,12 @@ class Saturation:
     decimals: int
 
     def agrees(self, maximum: float, up: bool = False) -> bool:
-        """Whether the printed radius can be ``maximum`` rounded down or to nearest or, with ``up``, rounded up."""
+        """Whether the printed radius can be ``maximum``, rounded down or to nearest (with ``up``, rounded up)."""
         low, high = self.interval
         return low - up * (self.radius - low) <= maximum <= high
 
     def implied_alpha(self, n: int, sigma: float) -> tuple[float, float, float]:
-        """Return the alphas that give this radius at n: the smallest, the one at the printed value, and the largest.
+        """Return the alphas that give this radius at n: the smallest, the one for the printed value, and the largest.
 
         ``Φ(R/sigma)^n`` rises with R, which lies in [printed - u/2, printed + u], where u is a unit of the last digit.
         """
@@ -60,7 +60,7 @@ class Saturation:
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
-        """Return sample sizes giving this radius at alpha: the smallest, the one at the printed value, and the largest.
+        """Return the sample sizes that give this radius at alpha: smallest, for the printed value, and largest.
 
         Each n is ``ln alpha / ln Φ(R/sigma)``.
         """

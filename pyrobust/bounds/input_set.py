@@ -47,7 +47,7 @@ class Around:
     highest: float
 
     def corners(self) -> tuple[Tensor, Tensor]:
-        """The corners of the boxes, rounded outward."""
+        """Return the corners of the boxes, rounded outward."""
         return _corners(self.center.double(), self.radius[:, None], self.lowest, self.highest)
 
 
@@ -152,7 +152,7 @@ class InputSet:
         return self._corners[1]
 
     def points(self) -> tuple[Tensor, Tensor] | Around:
-        """One point of each set, in the form of ``boxes``: the center of the ball, or the middle of the box."""
+        """Return one point of each set, in the form of ``boxes``: the ball's center, or the middle of the box."""
         if isinstance(self.boxes, Around):
             return dataclasses.replace(self.boxes, radius=torch.zeros_like(self.boxes.radius))
         middle = self.lower / 2 + self.upper / 2

@@ -2,8 +2,8 @@
 
 Every engine computes two kinds of bounds. Interval arithmetic gives the ranges of all layers, one layer after another.
 A backward pass through the relaxations of earlier layers bounds linear functions of a layer's neurons. A ``Method``
-states which of these bounds are used. The engines handle everything else, such as input sets, rounding errors, memory
-and the choice of kernels, so each method that uses only these bounds is defined by its ``Method``.
+states which of these bounds are used. The engines handle everything else: input sets, rounding errors, memory and the
+choice of kernels. So a method that uses only these bounds is defined by its ``Method``.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Method:
 
     Attributes:
         name: the method's name, as users write it.
-        refines: whether a backward pass refines the range of each hidden neuron on which a function is unstable; all
-            other hidden neurons keep their interval ranges. Later layers use the refined ranges.
+        refines: whether a backward pass refines the range of each hidden neuron on which a function is unstable; later
+            layers then use the refined ranges. All other hidden neurons keep their interval ranges.
         to_input: whether the backward pass of the specification runs to the input, through the relaxation of every
-            function on the way, and is concretized on the input set; otherwise the pass ends at the first nonlinear
-            functions on the way, and is concretized on their ranges.
+            function on the way, and is concretized on the input set. Otherwise, it ends at the first nonlinear
+            functions, and is concretized on their ranges.
         slope_search: how each row of the specification optimises its own lower slopes, starting from the slopes of the
             other methods; None if all rows share those slopes.
     """
@@ -73,10 +73,10 @@ METHODS = {method.name: method for method in (IBP, CROWN_IBP, CROWN, ALPHA_CROWN
 
 
 class BoundEngine(Protocol):
-    """An engine, which bounds specification rows of one graph by any method."""
+    """An engine bounds specification rows of one graph by any method."""
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; without ``with_upper``, upper bounds are +inf.
+        """Return bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; upper bounds are +inf without ``with_upper``.
 
         Without rows, the outputs themselves are bounded. If the query's ``watch`` ends the work early, the bounds not
         yet computed are infinite or interval bounds.

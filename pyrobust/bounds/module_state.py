@@ -1,7 +1,7 @@
-"""The state of a module that determines its output. Tensors are compared by bytes, attributes and code by value.
+"""The state of a module that determines its output. Tensors are compared by bytes; attributes and code, by value.
 
-A ``ModuleState`` holds copies of values, and weak references to objects that are compared by identity. It therefore
-keeps no module and no parameter alive. The state can be read only where every value in it can be compared; otherwise
+A ``ModuleState`` holds copies of values, and weak references to objects that are compared by identity, so it keeps no
+module and no parameter alive. The state can be read only if every value in it can be compared; otherwise,
 ``Incomparable`` is raised.
 """
 
@@ -75,14 +75,14 @@ class Incomparable(Exception):
 
 
 class ModuleState:
-    """The part of a module's state, as it was at construction, that determines the output in evaluation mode.
+    """The part of a module's state at construction that determines its output in evaluation mode.
 
     Every submodule is compared by its class and all attributes, and every tensor by dtype, device, shape, strides,
     bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
     these are compared by value. Functions are compared by their code, defaults and closures, and by the global
     variables that the code uses. Classes are compared member by member. torch, NumPy, pyrobust and parts of the
-    standard library are assumed not to change: of their classes, only the members named in code outside these packages
-    are compared. Files and other external data that a forward pass reads are not compared.
+    standard library are assumed not to change, so only those members of their classes are compared that other code
+    names. Files and other external data that a forward pass reads are not compared.
 
     Raises:
         Incomparable: for a submodule in training mode; a forward hook; a tensor that is not plain; an object of a type
@@ -105,7 +105,7 @@ class ModuleState:
         self._numbers = {id(tensor): i for i, tensor in enumerate(reading.tensors)}
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return the stored copy of a tensor that belongs to the module and is still alive; copy any other tensor."""
+        """Return the stored copy of a tensor, if the tensor belongs to the module and is alive; copy other tensors."""
         number = self._numbers.get(id(tensor))
         return tensor.detach().clone() if number is None else self._copies[number].tensor
 

@@ -27,12 +27,12 @@ def search_radius(
     radii. The search for a radius ends when the width of its bracket is at most ``RESOLUTION`` times the larger of the
     scale and the radius. All searches end early when ``goes_on`` returns False.
 
-    The root is the radius at which the margin vanishes. The loss at a radius is the margin at radius 0 minus the margin
-    at the radius. The loss grows like a power of the radius, and the exponent grows, too: a margin of 9 at radius 0 may
-    be -500 at four times the root. The root is therefore approached by the secant through both ends of the bracket, in
-    logarithmic coordinates of radius and loss. The weight of an end that does not move is halved (the Illinois method;
-    Dowell and Jarratt, 1971). Every step keeps a distance of half the resolution from both ends of the bracket, so that
-    the bracket closes from the other side, too.
+    The search looks for the radius at which the margin vanishes. The loss at a radius is the margin at radius 0 minus
+    the margin at the radius. The loss grows like a power of the radius, and the exponent grows, too: a margin of 9 at
+    radius 0 may be -500 at four times the radius searched for. The search therefore takes the secant through both ends
+    of the bracket, in logarithmic coordinates of radius and loss. The weight of an end that does not move is halved
+    (the Illinois method; Dowell and Jarratt, 1971). Every step keeps a distance of half the resolution from both ends
+    of the bracket, so that the bracket closes from the other side, too.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")

@@ -13,7 +13,7 @@ from pyrobust.errors import InputError
 
 
 def margins(y: Tensor, classes: int) -> Tensor:
-    """Return the specification of the margins: rows e_y − e_j for j ≠ y, ascending, float64 [B, K − 1, K].
+    """Return the specification of the margins: rows e_y − e_j for j ≠ y in ascending order, float64 [B, K − 1, K].
 
     >>> margins(torch.tensor([1]), 3)
     tensor([[[-1.,  1.,  0.],
@@ -47,11 +47,11 @@ class Margins:
 
     @property
     def shape(self) -> torch.Size:
-        """[B, K − 1, K]."""
+        """The shape [B, K − 1, K]."""
         return torch.Size((len(self.y), self.classes - 1, self.classes))
 
     def some(self, sets: Tensor, indices: Tensor) -> Tensor:
-        """Return R rows, float64 [R, K]: row ``indices[r]`` of the specification of set ``sets[r]``, for each r.
+        """Return R rows, float64 [R, K]: for each r, row ``indices[r]`` of the specification of set ``sets[r]``.
 
         >>> Margins(torch.tensor([1]), 3).some(torch.tensor([0, 0]), torch.tensor([1, 0]))
         tensor([[ 0.,  1., -1.],

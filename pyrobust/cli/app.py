@@ -113,7 +113,7 @@ def _options(
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @reports_errors
 def threat() -> None:
-    """Say what replaces this command of earlier versions, which also resumed its own runs."""
+    """Say what replaces this command of earlier versions; it also resumed its own runs."""
     raise InputError(
         "threat",
         "another command, since inspect-ai runs language models (inspect eval, with a threat_task of pyrobust.threats)",

@@ -147,7 +147,7 @@ def offering(
 
 
 def flag_of(name: str, option: Option) -> str:
-    """Return an option as it is typed.
+    """Return an option as a user types it.
 
     >>> flag_of("two_class", Option("Bound the other classes too."))
     '--two-class'

@@ -24,7 +24,7 @@ _NORMALIZE = {
 
 
 def whole_number(text: str | int) -> int:
-    """Parse the integer of an option; a default, already a number, passes unchanged.
+    """Parse the integer of an option; return a default, which is already a number, unchanged.
 
     >>> whole_number("7")
     7
@@ -48,7 +48,7 @@ def positive_number(text: str | int) -> int:
 
 
 def real_number(text: str | float) -> float:
-    """Parse the number of an option, which may be a fraction, NaN or infinite; a default passes unchanged.
+    """Parse the number of an option, which may be a fraction, NaN or infinite; return a default unchanged.
 
     >>> real_number("1/4"), real_number("nan")
     (0.25, nan)

@@ -153,7 +153,7 @@ class AutoAttack:
             settings.eps = eps
 
     def set_version(self, version: str = "standard") -> None:
-        """Set the attacks and budgets of a version."""
+        """Select the attacks and budgets of a version."""
         if version not in VERSIONS:
             raise InputError("version", f"one of {', '.join(VERSIONS)}", repr(version))
         if self.verbose:
@@ -321,7 +321,7 @@ class AutoAttack:
         return results
 
     def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
-        """Share of the examples that the model classifies correctly."""
+        """Return the share of the examples that the model classifies correctly."""
         rate = float((self.predict(x_orig, bs) == y_orig.cpu()).double().mean())
         if self.verbose:
             print(f"clean accuracy: {rate:.2%}")
@@ -333,7 +333,7 @@ class AutoAttack:
         return Queries(runner).judge.classes(x)
 
     def perturb(self, name: str, seed: int | None, x: Tensor, y: Tensor) -> Tensor:
-        """Run the attack of that name alone, as ``perturb`` in the attack's settings does."""
+        """Run the attack of that name alone, like ``perturb`` of the attack's settings."""
         return self._native([name], max(len(x), 1), seed, quiet=True).generate(x, y)
 
     def options(self, seed: int | None, bs: int) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class Smooth:
         return int(order[0])
 
     def confidence_all(self, x: Tensor, n: int, batch_size: int) -> npt.NDArray[np.float64]:
-        """Share of the votes of each class, float64 [num_classes]: an estimate, without a confidence bound.
+        """Return the share of the votes of each class, float64 [num_classes]: an estimate without a confidence bound.
 
         Args:
             x: one example, [C, H, W] or as a batch [1, C, H, W].
@@ -166,7 +166,7 @@ class Smooth:
     def confidence_top2(
         self, x: Tensor, n: int, batch_size: int
     ) -> tuple[npt.NDArray[np.int64], list[float], npt.NDArray[np.float64]]:
-        """The two classes with the most votes, their shares, and the shares of all classes; see ``confidence_all``."""
+        """Return the two classes with the most votes, their shares, and the shares of all classes."""
         shares = self.confidence_all(x, n, batch_size)
         top2 = np.argsort(-shares, kind="stable")[:2]
         return top2, shares[top2].tolist(), shares

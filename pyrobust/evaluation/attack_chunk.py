@@ -157,7 +157,7 @@ class AttackChunk:
         return distance
 
     def distances_above(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The exact distances (with a box, ``max |δᵢ| / boxᵢ``), rounded up: float64 [B]."""
+        """Return the exact distances (with a box, ``max |δᵢ| / boxᵢ``), rounded up: float64 [B]."""
         if self.box is not None:
             return box_distances_above(x_adv, x, self.box)
         return distances_above(x_adv, x, self.attack.norm)
@@ -222,7 +222,7 @@ class MinimumChunk(AttackChunk):
     def examine(
         self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
-        """As in the base class, but if x is misclassified or the attack failed, x_adv is x itself, at distance 0."""
+        """Examine images; if x is misclassified or the attack failed, x_adv is x itself, at distance 0."""
         if self.levels is not None:
             x = self.levels.images(x)
         clean, adversarial, distance, x_adv = super().examine(x, y, indices, report)

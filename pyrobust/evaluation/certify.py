@@ -311,7 +311,7 @@ def smoothed_sweep(
 
 
 def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
-    """Return the chunk size for this many rows in a batch and samples per image (None for sequential sampling).
+    """Return the chunk size for this batch size and these samples per image (None for sequential sampling).
 
     >>> default_chunk(512, 1100), default_chunk(512, None)
     (8, 51)

@@ -28,7 +28,7 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
         pinned: whether to use only bitwise reproducible kernels.
 
     Returns:
-        The identity, without logits if two forward passes give different logits.
+        The identity; it has no logits if two forward passes give different logits.
 
     >>> identify(Runner(torch.nn.Identity()), torch.ones(2)).code
     ()

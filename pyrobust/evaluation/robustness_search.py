@@ -37,8 +37,7 @@ class SearchResult:
     Attributes:
         broken_epsilon: [N], smallest epsilon at which each example is fooled; 0 if misclassified without an attack,
             +inf if never fooled.
-        outside: epsilon → number of points outside the ball or the clip range, without the epsilons that have no such
-            point.
+        outside: epsilon → number of points outside the ball or the clip range; only epsilons that have such points.
         proved_epsilon: [N], see ``RobustnessCurve``.
     """
 
@@ -207,7 +206,7 @@ class _Search:
 def evaluated_points(
     make: AttackMaker, x: Tensor, y: Tensor, epsilons: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """Robust accuracy from the attack's own ``evaluate``, and the number of points outside the ball, at each epsilon.
+    """Return, for each epsilon, robust accuracy from the attack's own ``evaluate``, and the number of points outside.
 
     Args:
         make: makes the attack.
@@ -240,7 +239,7 @@ def evaluated_points(
 
 
 def evaluates_itself(attack: Any) -> bool:
-    """Whether an attack has its own ``evaluate``, other than that of the base class."""
+    """Whether an attack has an ``evaluate`` of its own, other than that of the base class."""
     evaluate = getattr(attack, "evaluate", None)
     return callable(evaluate) and getattr(evaluate, "__func__", evaluate) is not AdversarialAttack.evaluate
 

@@ -45,7 +45,7 @@ class LabelledExample:
     from_batch: bool
 
     def form(self, batched: bool) -> tuple[Any, Any]:
-        """Copies of input and label, alone or in a batch of one.
+        """Return copies of input and label, alone or in a batch of one.
 
         If the input is a tensor in a batch of one, an integer label becomes int64 [1].
         """
@@ -146,7 +146,7 @@ class SingleModel:
         return self._is_label(self._answer(x), label)
 
     def device_input(self, x: Any) -> Any:
-        """An input as it is passed to the model: tensors on the model's device, a float tensor in the model's dtype."""
+        """Return an input as the model gets it: tensors on the model's device, a float tensor in the model's dtype."""
         if not self._calls_model:
             return x
         if isinstance(x, np.ndarray) and isinstance(self.model, nn.Module):
@@ -216,7 +216,7 @@ class SingleModel:
 
 
 def as_class(label: Any) -> int | None:
-    """Class index given by a label that is a Python, numpy or 0-d integer; None for any other label.
+    """Return the class index of a label that is a Python, numpy or 0-d integer; None for any other label.
 
     >>> as_class(np.int64(3)), as_class("3"), as_class(True)
     (3, None, None)

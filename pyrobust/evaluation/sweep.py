@@ -40,12 +40,11 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """A part of the results of a chunk, committed in one transaction; the chunk can resume after any part.
+    """A part of a chunk's results, committed in one transaction; the chunk can be resumed after any part.
 
     Args:
         rows: columns of the images finished since the last part.
-        pending: columns of all images of the chunk that are begun but not finished; None if images have no intermediate
-            state.
+        pending: columns of all begun but unfinished images of the chunk; None if images have no intermediate state.
     """
 
     rows: Mapping[str, Any]

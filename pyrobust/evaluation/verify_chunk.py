@@ -58,7 +58,7 @@ def best_radii(
 
 
 class VerifyChunk:
-    """Verify a data set chunk by chunk: the ``Step`` of a verification, with one attack for each epsilon."""
+    """The ``Step`` of a verification: verifies the images of one chunk, with one attack for each epsilon."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class VerifyChunk:
         self.attacks = [AttackChunk(a, {**parameters, "epsilon": e}) for a, e in zip(attacks, epsilons, strict=False)]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
+        """Return the columns of images x [B, C, H, W], except idx, label and seconds; report steps done."""
         self.runner.probe_rows(x)
         classes = self.queries.judge.classes_alone(x)
         clean, correct = classes.numpy(), classes == y

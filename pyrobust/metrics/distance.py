@@ -28,7 +28,7 @@ _SPLITTER, _LEAST_SQUARED = float((1 << 27) + 1), 1e-120
 
 
 def box_diameter(norm: str, coordinates: int, width: float) -> float:
-    """Distance between opposite corners of a box with equal widths; for l0, the number of coordinates.
+    """Return the distance between opposite corners of a box with equal widths; for l0, the number of coordinates.
 
     >>> box_diameter("l2", 4, 0.5), box_diameter("l0", 4, 0.5)
     (1.0, 4.0)
@@ -158,7 +158,7 @@ def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float
 def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
-    Float64 sums decide where rounding cannot matter; exact rational arithmetic decides elsewhere.
+    Float64 sums decide where rounding cannot change the answer; exact rational arithmetic decides elsewhere.
 
     >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
@@ -185,7 +185,7 @@ def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bo
 
 
 def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
-    """Smallest float64 numbers not below the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0.
+    """Return the smallest float64 numbers not below the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0.
 
     Args:
         x_adv: see ``distances``.
@@ -225,7 +225,7 @@ def _box_distance_above(
 
 
 def scaled_boxes(box: Tensor, scale: Tensor, *, up: bool) -> Tensor:
-    """Element radii ``scaleₙ · boxᵢ``, float64 [N, ...]: the exact products, rounded up or down.
+    """Return element radii ``scaleₙ · boxᵢ``, float64 [N, ...]: the exact products, rounded up or down.
 
     Args:
         box: [...], float64, at least 0.

@@ -57,7 +57,7 @@ class Estimate:
 
 
 def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) -> Estimate:
-    """Mean of values [N] with its percentile bootstrap interval.
+    """Return the mean of values [N] with its percentile bootstrap interval.
 
     Above 32,768 examples, no resamples are drawn, since sampling would only add noise. Instead, the distribution of a
     resample's mean is expanded from its first three moments (Cornish and Fisher, 1938), with a relative error of order
@@ -82,7 +82,7 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 
 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
-    """Clip an interval to the range of the values; if it then does not contain the mean, widen it to contain the mean.
+    """Clip an interval to the range of the values; then, if it does not contain the mean, widen it until it does.
 
     An end of the interval can lie outside the range in two cases: an expansion gives the end, and a few values outweigh
     all others; or all values are equal, and the end is rounded.
@@ -92,7 +92,7 @@ def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple
 
 
 def interval_from_moments(mean: float, variance: float, third: float, alpha: float) -> tuple[float, float]:
-    """Quantiles alpha/2 and 1 - alpha/2 of a nearly normal variable with these central moments.
+    """Return the quantiles alpha/2 and 1 - alpha/2 of a nearly normal variable with these central moments.
 
     Each quantile is ``mean + s·(z + g·(z² - 1)/6)``, where z is the normal quantile, s is the root of the variance and
     g = third/s³ (Cornish and Fisher, 1938).
@@ -105,7 +105,7 @@ def interval_from_moments(mean: float, variance: float, third: float, alpha: flo
 
 
 def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
-    """For each share in ``q``, the smallest value v such that at least this share of the values [N] is ≤ v."""
+    """Return, for each share in ``q``, the smallest v such that at least this share of the values [N] is ≤ v."""
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:

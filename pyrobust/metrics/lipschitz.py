@@ -34,7 +34,7 @@ _REDUCTIONS: Final = {
 
 
 class ProvableMetric(abc.ABC):
-    """A metric that computes one number for each example, and reduces these numbers over the batch."""
+    """A metric that computes one number per example, and reduces these numbers over the batch."""
 
     def __init__(self, factor: float, lip_const: float, reduction: str | None, name: str | None) -> None:
         self.lip_const = positive("lip_const", lip_const)
@@ -51,7 +51,7 @@ class ProvableMetric(abc.ABC):
 
     @abc.abstractmethod
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """Each example's number before the reduction, float64 [N]; takes the same arguments as a call."""
+        """Return each example's number before the reduction, float64 [N]; takes the same arguments as a call."""
 
     def __call__(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """Compute the metric of a batch from its logits and labels (tensors or arrays), in this order."""

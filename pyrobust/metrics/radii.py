@@ -18,7 +18,7 @@ def quarters(largest: float) -> list[float]:
 
 
 def rising(largest: float) -> list[float]:
-    """Five to twelve round numbers in (0, largest]; none if ``largest`` is 0.
+    """Return five to twelve round numbers in (0, largest]; none if ``largest`` is 0.
 
     >>> rising(0.0), len(rising(0.1)), rising(0.7)[-2:]
     ([], 10, [0.6, 0.7])
@@ -32,7 +32,7 @@ def rising(largest: float) -> list[float]:
 
 
 def usual_radii(largest: float) -> list[float]:
-    """The radii of ``quarters``, or 0 and round numbers if the largest radius is below 0.75.
+    """Return the radii of ``quarters``; if the largest radius is below 0.75, 0 and round numbers instead.
 
     >>> usual_radii(0.9), usual_radii(0.0)
     ([0.0, 0.25, 0.5, 0.75], [0.0])

@@ -243,7 +243,7 @@ def worth_a_table(n: int, radii: int) -> bool:
 def continuous_votes(quantile: _Floats, n: int | _Floats, alpha: float | _Floats) -> _Floats:
     """Find, for each positive quantile [N], the real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals the quantile.
 
-    If no such k is at most n, the result is above n. R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha. So k is a
+    The result is above n if no such k is at most n. R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a
     quantile of a binomial distribution, which the incomplete beta function extends to real numbers. The result is
     accurate to about 1e-10·n votes. If a table of all radii is cheaper, k is interpolated in this table instead, unless
     n and alpha are arrays [N].

@@ -15,7 +15,7 @@ from pyrobust.microbench.timing import Case
 
 
 def all_cases(device: torch.device) -> Iterator[tuple[str, Case]]:
-    """Yield the subject and case of each comparison; the tensors of a case are made just before the case is yielded."""
+    """Yield the subject and the case of each comparison; the tensors of a case are made just before it is yielded."""
     for subject in (smoothing, projections, attacks, bounds):
         for case in subject.cases(device):
             yield subject.__name__.rpartition(".")[2], case

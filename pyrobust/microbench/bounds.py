@@ -49,14 +49,14 @@ def _case(bounded: BoundedModel, net: nn.Sequential, method: str, x_lower: Tenso
 
 
 def margin_rows(y: Tensor, classes: int) -> Tensor:
-    """Rows [B, K - 1, K] of logit[y] - logit[j], for j != y in increasing order."""
+    """Return rows [B, K - 1, K] of logit[y] - logit[j], for j != y in increasing order."""
     unit = torch.eye(classes, device=y.device)
     other = torch.arange(classes, device=y.device) != y.unsqueeze(1)
     return (unit[y].unsqueeze(1) - unit)[other].view(len(y), classes - 1, classes)
 
 
 def interval_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-    """Lower bounds of the margins; centre and radius are propagated through each layer (Gowal et al., 2018).
+    """Return lower bounds of the margins by propagating centre and radius through each layer (Gowal et al., 2018).
 
     The difference of logits is folded into the last layer, which is linear.
     """
@@ -92,7 +92,7 @@ def interval_through(layer: nn.Module, pair: Pair) -> Pair:
 
 
 def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-    """Lower bounds of the margins, by backward passes from every ReLU and from the margins (Zhang et al., 2018)."""
+    """Return lower bounds of the margins, by backward passes from ReLUs and from the margins (Zhang et al., 2018)."""
     layers = list(net)
     pair = box = (x_lower + x_upper) / 2, (x_upper - x_lower) / 2
     shapes: list[torch.Size] = []

@@ -65,7 +65,7 @@ def _grid_noise(shape: tuple[int, ...], device: torch.device) -> Case:
 
 
 def votes(rows: int, classes: int, images: int, device: torch.device) -> Case:
-    """Compare ways to count the votes of several images; each of them adds votes to a separate tensor of counts."""
+    """Compare ways to count the votes of several images; each way adds votes to its own tensor of counts."""
     logits = torch.randn(rows, classes, device=device)
     image = torch.arange(rows, device=device) * images // rows
     counted = torch.zeros(images, classes + 1, dtype=torch.int64, device=device)
@@ -128,7 +128,7 @@ def certify_in_a_loop(
 
 @torch.inference_mode()
 def forward_passes(model: nn.Module, x: Tensor, samples: int, size: int) -> None:
-    """Classify the first image again and again, in batches of ``size``."""
+    """Classify the first image repeatedly, in batches of ``size``."""
     batch = x[:1].repeat((size, *[1] * (x.dim() - 1)))
     for begin in range(0, samples, size):
         model(batch[: min(size, samples - begin)])

@@ -38,12 +38,12 @@ def batch_last_relu_intervals_backward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of Σ (of_center · center' + of_radius · radius') with respect to center and radius.
 
-    center' and radius' are the results of ``batch_last_relu_intervals``. The op is meant for autograd functions whose
-    backward pass includes the backward pass of ``batch_last_relu_intervals``. The op itself has no gradient.
+    center' and radius' are the results of ``batch_last_relu_intervals``. The op serves autograd functions that contain
+    the backward pass of ``batch_last_relu_intervals``. It has no gradient itself.
 
     Args:
-        of_center: [n, N], float32 or float64, on the CPU.
-        of_radius: [n, N].
+        of_center: coefficients of center', [n, N], float32 or float64, on the CPU.
+        of_radius: coefficients of radius', [n, N].
         center: see ``batch_last_relu_intervals``.
         radius: see ``batch_last_relu_intervals``.
         slope: see ``batch_last_relu_intervals``.

@@ -101,7 +101,7 @@ _kept = functools.lru_cache(maxsize=64)(_checked)
 
 
 def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = "") -> None:
-    """Refuse noise whose integers, times the step's numerator, are too large to be exact in the float dtype."""
+    """Refuse grid noise if an integer of it, multiplied by the numerator of the step, may not be exact in the dtype."""
     exact = 1 << (53 if real == torch.float64 else 24)
     limit = exact // (noise.reach + 1)
     if noise.step.numerator > limit:

@@ -58,7 +58,7 @@ def call(op: Callable[..., Result], *args: object) -> Result:
 def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
     """Register the fake kernel ``result`` for some ops.
 
-    By default, the kernel returns an empty copy of the argument at position ``like``, or None if ``like`` is None.
+    By default, the fake kernel returns an empty copy of the argument at position ``like``, or None if ``like`` is None.
     """
 
     def kernel(*args: Any, **_: Any) -> object:
@@ -69,7 +69,7 @@ def fake(*ops: str, like: int | None = None, result: Callable[..., object] | Non
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Make cached tensors safe to read on the current stream, even if the cache drops them; return the tensors.
+    """Return cached tensors, safe to read on the current stream even if the cache drops them.
 
     >>> read_here(torch.ones(1))
     (tensor([1.]),)

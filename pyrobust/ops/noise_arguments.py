@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def check_sigma(op: str, sigma: float) -> float:
-    """Return sigma as a float; refuse all but positive numbers."""
+    """Return sigma as a float; refuse values other than positive numbers."""
     return positive(f"{op}: sigma", sigma)
 
 
@@ -28,7 +28,7 @@ def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
 
 
 def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
-    """Return the 64 bits of each run's key as a signed integer; return an empty list if the seed serves as the key."""
+    """Return the 64 bits of each run's key as a signed integer; an empty list if the seed is the key."""
     if keys is None:
         return []
     if not isinstance(keys, Sequence) or len(keys) != runs:

@@ -116,7 +116,7 @@ def project_rows(
 
 @functools.lru_cache(maxsize=64)
 def constant(radius: float) -> Tensor:
-    """The radius as float64 [1]; all calls with this radius share the tensor, which the ops only read."""
+    """Return the radius as float64 [1]; all calls with this radius share the tensor, which the ops only read."""
     with torch.inference_mode(False):
         return torch.full((1,), radius, dtype=torch.float64)
 
@@ -183,7 +183,7 @@ def check_out(op: str, v: Tensor, out: Tensor) -> Tensor:
 
 
 def nhwc(*tensors: Tensor) -> bool:
-    """Whether every tensor is dense in channels_last only, so that each has a view [N, H, W, C].
+    """Whether every tensor is dense in channels_last only, so that it has a view [N, H, W, C].
 
     >>> nhwc(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
     True

@@ -1,4 +1,4 @@
-"""Derivatives of the raw ops in every mode of torch: backward mode, forward mode and the transforms of torch.func."""
+"""Derivatives of the raw ops in each mode of torch: backward mode, forward mode and the transforms of torch.func."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def untracked(*tensors: Tensor) -> bool:
 
 
 def refuse_tangents(op: str, *tensors: Tensor) -> None:
-    """Refuse inputs with a forward-mode derivative, which an op without forward mode would drop.
+    """Refuse inputs with a forward-mode derivative, which an op without forward mode would silently drop.
 
     >>> torch.func.jvp(lambda x: refuse_tangents("l1_step", x), (torch.zeros(1),), (torch.ones(1),))
     Traceback (most recent call last):
@@ -119,7 +119,7 @@ def differentiable(
 
 
 def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
-    """Move the batch dimension to the front; without one, add a batch dimension of size ``size``.
+    """Move the batch dimension to the front; if there is none, add one of size ``size``.
 
     >>> batch_first(torch.zeros(3, 2), 1, 2).shape, batch_first(torch.zeros(3), None, 2).shape
     (torch.Size([2, 3]), torch.Size([2, 3]))

@@ -212,7 +212,7 @@ def noise_words(
 
 
 def minus_two_log(words: Tensor) -> Tensor:
-    """The value -2·ln((w + ½) / 2³¹) of 31-bit words w, float32, never negative.
+    """Compute -2·ln((w + ½) / 2³¹) of 31-bit words w, float32, never negative.
 
     Apart from the rounding of w + ½ to float32, the relative error is at most 1.7e-7.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Return a·b + c with one rounding: in float32 if all are float32, in float64 if only b is float32.
+    """Return a·b + c with one rounding: in float32 if all three are float32, in float64 if only b is float32.
 
     The product of two float32 numbers is exact in float64. For a float32 result, the sum is rounded to odd in float64.
     Rounding this sum to float32 then gives the same number as rounding the exact value. The float64 version follows
@@ -45,7 +45,7 @@ def constant(value: float, like: Tensor) -> Tensor:
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """The square root, rounded once, of a float32 tensor.
+    """Return the square root of a float32 tensor, rounded once.
 
     The root is computed in float64 and then rounded to float32. The second rounding cannot go wrong: no square root of
     a float32 number is that close to the midpoint of two float32 numbers (Figueroa, "When is double rounding

@@ -41,7 +41,7 @@ def figure_format(path: str | os.PathLike[str]) -> str:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dashes of the line with this number; the first thirty-six combinations are distinct.
+    """Return colour and dashes of the line with this number; the first thirty-six combinations are distinct.
 
     >>> line_style(0)["linestyle"], line_style(1)["linestyle"]
     ('-', '--')
@@ -64,7 +64,7 @@ class LineStyles:
         self._places: dict[Hashable, int] = {}
 
     def of(self, classifiers: Sequence[Hashable]) -> list[dict[str, Any]]:
-        """Return the styles of the lines of one figure; if a classifier has several lines, their styles differ."""
+        """Return the styles of the lines of one figure; if a classifier has several lines, they differ in style."""
         keys = [(key, classifiers[:index].count(key)) for index, key in enumerate(classifiers)]
         return [line_style(self._places.setdefault(key, len(self._places))) for key in keys]
 

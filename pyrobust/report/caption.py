@@ -65,7 +65,7 @@ def describe_run(run: Run) -> list[str]:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Return the lines of `describe_run` about images without results: in an unfinished run or in chunks set aside."""
+    """Return those lines of `describe_run` about missing results: of an unfinished run, or of chunks set aside."""
     return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
 
 

@@ -21,7 +21,7 @@ _COLUMNS = (Column("", "left"), Column("certified"), Column("undecided"), Column
 
 
 def sandwich_radii(both: Sandwich) -> list[float]:
-    """Radii for the table of a sandwich run: AutoAttack's epsilons, and round numbers until most examples are broken.
+    """Return radii for the table: AutoAttack's epsilons, and round numbers until most examples are broken.
 
     >>> from pyrobust.evaluation.sandwich import sandwich
     >>> from pyrobust.zoo import load_data, load_model

@@ -50,7 +50,7 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log by its own name. If names are equal, add the folder; if the folders are equal too, add a number."""
+    """Name each log by its own name; make equal names distinct by the folder or, if that is equal too, by a number."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 

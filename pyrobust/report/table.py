@@ -212,7 +212,7 @@ def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def total_rows(run: Run, alpha: float) -> list[Row]:
-    """Return rows: the number of images, clean accuracy, the rates of the run's kind, and images without a class."""
+    """Return rows with the number of images, clean accuracy, the rates of the run's kind, and images of no class."""
     check_images(run)
     rows: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
     rows += [rate_row(rate.title, rate.rate) for rate in run.header.type.rates(run, alpha)]
@@ -220,7 +220,7 @@ def total_rows(run: Run, alpha: float) -> list[Row]:
 
 
 def shares_table(title: str, notes: Sequence[str], *sections: Sequence[Row], alpha: float | None = None) -> ReportTable:
-    """A table of shares and counts; with alpha, the last column holds intervals."""
+    """Return a table of shares and counts; with alpha, its last column holds intervals."""
     interval = () if alpha is None else (Column(f"{100 * (1 - alpha):g} % interval"),)
     return ReportTable(title, (*_COLUMNS, *interval), tuple(map(tuple, filter(None, sections))), tuple(notes))
 
@@ -300,17 +300,17 @@ def _verdict_rows(run: Run, epsilon: float, alpha: float) -> list[Row]:
 
 
 def rate_row(name: str, rate: Rate) -> Row:
-    """A row with a rate, its count and its interval."""
+    """Return a row with a rate, its count and its interval."""
     return (name, share_cell(rate.value), rate.successes, Interval(rate.lower, rate.upper))
 
 
 def count_cells(name: str, count: int, run: Run) -> tuple[str, Quantity, int]:
-    """The first cells of a row with a number of images and no interval."""
+    """Return the first cells of a row that has a number of images and no interval."""
     return (name, share_cell(count / len(run)), count)
 
 
 def share_cell(share: float) -> Quantity:
-    """A share in percent."""
+    """Return a share in percent."""
     return Quantity(share, text=f"{100 * share:.1f} %")
 
 

@@ -78,7 +78,7 @@ def threat_tables(
 
 
 def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the columns by which rates are grouped: ``by`` (default: the model), then columns that must not be pooled.
+    """Return the columns by which rates are grouped: ``by`` (default: the model), and columns that must not be pooled.
 
     >>> rows = (ThreatVerdict("0", success=True, judge="a"), ThreatVerdict("0", success=False, judge="b"))
     >>> grouping(ThreatVerdicts(rows))
@@ -93,7 +93,7 @@ def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple
 
 
 def group_name(group: Key) -> str:
-    """The values that a group has in the grouping columns, as one text.
+    """Return the values that a group has in the grouping columns, as one text.
 
     >>> group_name(("vicuna", "rule")), group_name(("", ""))
     ('vicuna · rule', 'all')
@@ -370,7 +370,7 @@ def rate_notes(rates: ThreatRates) -> list[str]:
 
 
 def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
-    """Notes on the source of the verdicts, and on missing verdicts and behaviours."""
+    """Yield notes on the source of the verdicts, and on missing verdicts and behaviours."""
     counts = Counter(verdicts.column("status"))
     judges = judges_of(verdicts)
     missing = ", ".join(f"{count:,} {status}" for status, count in counts.items() if status != "judged")
@@ -389,12 +389,12 @@ def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
 
 
 def share_of(rate: ThreatRate) -> Quantity:
-    """A rate in percent with its interval."""
+    """Return a rate in percent with its interval."""
     return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
 
 
 def rate_cell(rate: Rate) -> Quantity:
-    """A binomial rate in percent with its interval."""
+    """Return a binomial rate in percent with its interval."""
     return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
 
 

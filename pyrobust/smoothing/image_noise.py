@@ -30,7 +30,7 @@ class ImageNoise:
 
     @property
     def indices(self) -> npt.NDArray[np.int64]:
-        """Indices in the data set, [B]; with keys, positions in the call."""
+        """Indices in the data set, [B]; if the noise is keyed by values, positions in the call."""
         return np.asarray(self.words if self.keys is None else range(len(self.words)), dtype=np.int64)
 
     @property

@@ -86,7 +86,7 @@ class Sampler:
         return "real" if self.grid is None else "grid"
 
     def described(self, noise: ImageNoise) -> dict[str, Any]:
-        """The fields of a result, by name, that describe the noise of its samples."""
+        """Return the fields of a result, by name, that describe the noise of its samples."""
         names = ("sigma", "noise", "seed", "guarantee", "grid")
         named = {name: getattr(self, name) for name in names}
         return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
@@ -96,7 +96,7 @@ class Sampler:
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def session(self) -> AbstractContextManager[None]:
-        """A session of the runner, shared by the stages of one call."""
+        """Enter a session of the runner, which the stages of one call share."""
         return self.runner.session(pinned=self.grid is not None)
 
     def count(

@@ -25,7 +25,7 @@ _STIRLING: Final = ((1, 12), (-1, 360), (1, 1260), (-1, 1680), (1, 1188), (-691,
 
 
 def context(digits: int = 50) -> decimal.Context:
-    """Decimal context independent of the caller's; ln and exp are correctly rounded in it."""
+    """Return a decimal context independent of the caller's, in which ln and exp are correctly rounded."""
     return decimal.Context(
         prec=digits,
         rounding=decimal.ROUND_HALF_EVEN,
@@ -38,7 +38,7 @@ def context(digits: int = 50) -> decimal.Context:
 
 @lru_cache(maxsize=1)
 def pi() -> Decimal:
-    """Pi to 420 digits (Machin 1706: pi = 16 atan(1/5) - 4 atan(1/239))."""
+    """Return pi to 420 digits (Machin 1706: pi = 16 atan(1/5) - 4 atan(1/239))."""
     one = 10**440
 
     def arctan_inverse(x: int) -> int:
@@ -55,7 +55,7 @@ def pi() -> Decimal:
 
 @lru_cache(maxsize=4096)
 def log_factorial(x: int) -> Decimal:
-    """Natural logarithm of x!, within 1e-37; call under context()."""
+    """Return the natural logarithm of x!, within 1e-37; call under context()."""
     if x < _STIRLING_FROM:
         return Decimal(math.factorial(x)).ln()
     d = Decimal(x)

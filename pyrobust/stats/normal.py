@@ -1,7 +1,7 @@
 """Normal quantiles, rounded down.
 
-As for the binomial bounds, the library function's value is only a first guess. The returned quantile is proved: its
-normal probability is bounded in decimal arithmetic with as many digits as needed. If no guess passes this proof, -inf
+As for the binomial bounds, the library function's value is only a first guess. The returned quantile is proved by
+bounding its normal probability in decimal arithmetic with as many digits as needed. If no guess passes this proof, -inf
 is returned.
 """
 

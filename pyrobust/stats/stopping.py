@@ -65,7 +65,7 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 
 
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
-    """Largest count at which the image is given up at each look, int64; below the look's sample size (-1: no count).
+    """Return the largest count at which the image is given up at each look, int64; -1 if it never is.
 
     ``certified`` holds the smallest certifying count of each look. ``target`` is the smallest frequency that certifies
     at the last look, in (0, 1]. ``price`` is the price of one sample, in units of the value of a certificate.

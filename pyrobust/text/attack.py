@@ -20,7 +20,7 @@ _MOST_QUERIES: Final = 1 << 62
 
 
 class Candidate(NamedTuple):
-    """A candidate text, given by its substitutes, and the model's margin and prediction for it."""
+    """A candidate text, given by its substitutes, with the model's margin and prediction for it."""
 
     changes: Changes
     judgement: TextMargin
@@ -111,7 +111,7 @@ class WordAttack(ABC):
         return WordAttackResult(**columns, targeted=targeted)
 
     def substitutions(self, text: str) -> tuple[tuple[str, ...], ...]:
-        """The words that the attack allows at each position of a text, in the form that ``certify_words`` takes.
+        """Return the words that the attack allows at each position of a text, in the form that ``certify_words`` takes.
 
         >>> from pyrobust.text import WordSubstitution
         >>> WordSubstitution(lambda texts: [[0.0, 1.0]], {"film": ["movie"]}).substitutions("A film.")

@@ -222,7 +222,7 @@ class Problem:
         return list(self._bounded.values())
 
     def bounds(self, chosen: Tensor, changes: Tensor) -> Tensor:
-        """Lower bounds [n, K − 1] of the margins of chosen texts, each with at most the given number of changes."""
+        """Return lower bounds [n, K − 1] of the margins of chosen texts, each with at most its number of changes."""
         with evaluation_mode(self._network):
             return self._in_parts(chosen, changes)
 

@@ -198,7 +198,7 @@ def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
 
 
 def by_length(texts: Sequence[Sequence[object]]) -> dict[int, list[int]]:
-    """Indices of the texts in the given order, grouped by the number of words.
+    """Return the indices of the texts in their order, grouped by the number of words.
 
     >>> by_length([["a", "film"], ["good"], ["a", "bore"]])
     {2: [0, 2], 1: [1]}

@@ -88,7 +88,7 @@ class ExhaustiveSubstitution(WordAttack):
 
 
 def number_of_texts(sets: Sequence[Sequence[str]], max_changes: int | None = None) -> int:
-    """Number of texts with at most ``max_changes`` substituted words, the original included.
+    """Count the texts with at most ``max_changes`` substituted words, including the original.
 
     >>> sets = [("a",), ("good", "fine"), ("film", "movie", "picture")]
     >>> number_of_texts(sets), number_of_texts(sets, 1)

@@ -74,7 +74,7 @@ class TextQueries:
         self.classes: int | None = None
 
     def __call__(self, texts: Sequence[str]) -> TextLogits:
-        """Checked logits of texts."""
+        """Return the logits of texts, after a check."""
         self.sent += len(texts)
         with torch.no_grad(), evaluation_mode(self.model):
             output = self.model(list(texts))
@@ -159,7 +159,7 @@ class TextSearch:
         self._judged: dict[bytes, TextMargin] = {}
 
     def text(self, changes: Changes) -> str:
-        """The text with the substitutes ``changes``."""
+        """Return the text with the substitutes ``changes``."""
         pieces = self._pieces.copy()
         for position, word in changes.items():
             pieces[2 * position + 1] = word

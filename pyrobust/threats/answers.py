@@ -34,7 +34,7 @@ class ThreatAnswer:
 
 
 def judge_threat(answers: Sequence[ThreatAnswer], judge: Judge) -> list[ThreatVerdict]:
-    """A judge's verdict on each attempt, including those without an answer."""
+    """Return a judge's verdict on each attempt, including attempts without an answer."""
     judgements = iter(judge_answers(judge, [(a.prompt, a.text) for a in answers if a.text is not None]))
     rows = []
     for answer in answers:

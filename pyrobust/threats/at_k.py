@@ -77,7 +77,7 @@ def success_at_k(
 
 
 def largest_k(rows: Sequence[ThreatVerdict]) -> int:
-    """The largest k that ``success_at_k`` accepts for rows of one judge."""
+    """Return the largest k that ``success_at_k`` accepts for rows of one judge."""
     prompts = list(prompts_of(rows).values())
     stopped = stops_at_success(rows)
     open_ = [len(prompt.rows) for prompt in prompts if not (stopped and prompt.successes)]

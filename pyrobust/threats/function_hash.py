@@ -42,7 +42,7 @@ def function_hash(function: Any) -> str:
 
 
 def function_name(function: Any) -> str:
-    """Module and name of a function, with a hash of its code."""
+    """Return module and name of a function, with a hash of its code."""
     definition = function if hasattr(function, "__qualname__") else type(function)
     code = function_hash(function)[:16]
     definition_name = ":".join(filter(None, (getattr(definition, "__module__", None), definition.__qualname__)))

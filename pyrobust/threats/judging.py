@@ -289,7 +289,7 @@ JudgeLike: TypeAlias = Judge | str | Callable[[ThreatPrompt, str], Opinion]
 
 
 def as_judge(judge: Any) -> Judge:
-    """The given judge, or a judge made from the given rule or function."""
+    """Return the given judge, or a judge made from the given rule or function."""
     return judge if isinstance(judge, RuleJudge | ModelJudge) else rule_judge(judge)
 
 
@@ -310,7 +310,7 @@ def ask_function(judge: ModelJudge, prompt: ThreatPrompt, answer: str) -> Judgem
 
 
 def inspect_model(judge: ModelJudge) -> Any:
-    """The inspect-ai model that the judge asks."""
+    """Return the inspect-ai model that the judge asks."""
     models = extra_module("inspect_ai.model", f"judge {judge.model}", INSPECT)
     return models.get_model(judge.model, config=models.GenerateConfig(temperature=judge.temperature))
 
@@ -355,7 +355,7 @@ def check_targets(prompts: Sequence[ThreatPrompt], judge: Judge) -> None:
 
 
 def named(name: str, *settings: Any) -> str:
-    """A judge's name in one line, with a hash of its whole name and settings."""
+    """Return a judge's name in one line, with a hash of its whole name and settings."""
     digest = hashlib.sha256(json.dumps([name, *settings]).encode()).hexdigest()[:8]
     line = " ".join(name.encode("utf-8", "backslashreplace").decode().split())
     return f"{line if len(line) <= _NAME_CHARACTERS else line[:_NAME_CHARACTERS] + '…'} #{digest}"

@@ -173,7 +173,7 @@ class Threat:
 
 
 def verdict_on(prompt: ThreatPrompt, id: str, attempt: int, model: str, **values: Any) -> ThreatVerdict:
-    """A verdict on an attempt at a prompt."""
+    """Return a verdict on an attempt at a prompt."""
     defaults = {name: getattr(prompt, name) for name in ("prompt", "behaviour", "group", "category", "threat")}
     return ThreatVerdict(id, attempt=attempt, model=model, **defaults, **values)
 

@@ -278,7 +278,7 @@ def contradiction_rate(
 
 
 def share_of_successes(prompt: Prompt) -> Values:
-    """A prompt's share of successful attempts."""
+    """Return a prompt's share of successful attempts."""
     n, judged = len(prompt.rows), len(prompt.rows) - prompt.missing
     return (
         prompt.successes / n,
@@ -318,12 +318,12 @@ def rates_of(
 
 
 def error_rate(confidence: float) -> float:
-    """1 - confidence, computed in decimal, so that 0.95 gives 0.05."""
+    """Return 1 - confidence, computed in decimal, so that 0.95 gives 0.05."""
     return float(1 - Decimal(repr(probability("confidence", confidence, "0.95 is usual"))))
 
 
 def interval(clusters: Sequence[str], values: Sequence[float], alpha: float, binary: bool) -> tuple[float, float]:
-    """Confidence interval for the mean of values in [0, 1], given the cluster of each value."""
+    """Return a confidence interval for the mean of values in [0, 1], given the cluster of each value."""
     if binary:
         successes = round(sum(values))
         half = alpha / 2

@@ -48,7 +48,7 @@ def prompt_key(row: ThreatVerdict) -> Key:
 
 
 def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
-    """The prompts in the rows of one judge."""
+    """Return the prompts in the rows of one judge."""
     prompts: dict[Key, Prompt] = {}
     for row in rows:
         prompts.setdefault(prompt_key(row), Prompt(row.behaviour or row.prompt or row.id)).rows.append(row)
@@ -71,7 +71,7 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
 
 
 def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> str:
-    """The judge of this name; the hash at the end of a name may be omitted if only one judge matches.
+    """Return the judge of this name; a name may lack the hash at its end if only one judge matches.
 
     >>> judge_named("refusal", ["refusal #b232db5b", "rule #0b883b25"])
     'refusal #b232db5b'
@@ -81,7 +81,7 @@ def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> s
 
 
 def judges_of(verdicts: ThreatVerdicts) -> list[str]:
-    """Names of the judges, sorted; rows with neither verdict nor judge are left out."""
+    """Return the names of the judges, sorted; rows with neither verdict nor judge are left out."""
     if not isinstance(verdicts, ThreatVerdicts):
         raise InputTypeError("verdicts", "ThreatVerdicts", type(verdicts).__name__, "use read_verdicts")
     return sorted({row.judge for row in verdicts if row.judge or row.success is not None})

@@ -37,7 +37,7 @@ def check_size(path: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole content of a file that is not too large."""
+    """Return the whole content of a file that is not too large."""
     with read_errors(str(path)):
         return check_size(path).read_bytes()
 
@@ -80,7 +80,7 @@ def parse_json(content: bytes | bytearray, where: str) -> Any:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Objects of a file of JSON Lines with their line numbers; empty lines are skipped."""
+    """Yield the objects of a file of JSON Lines with their line numbers; empty lines are skipped."""
     check_size(path)
     with read_errors(str(path)), path.open("rb") as file:
         number = 0

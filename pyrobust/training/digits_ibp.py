@@ -141,7 +141,7 @@ def _fit(
 
 
 def accuracies(net: nn.Module, data: ImageSet, epsilon: float) -> tuple[float, float]:
-    """Clean and certified accuracy of a net in eval mode, for pixels in [0, 1] and l∞ balls of radius epsilon.
+    """Return clean and certified accuracy of a net in eval mode, for pixels in [0, 1] and l∞ balls.
 
     >>> from pyrobust.zoo import load_model
     >>> clean, certified = accuracies(load_model("zoo:digits-smooth-0.25"), load_digits("test"), 0.01)

@@ -59,7 +59,7 @@ def model_hash(module: nn.Module) -> str:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the names, dtypes, shapes and bytes of dense tensors, in hex.
+    """Return the SHA-256 of the names, dtypes, shapes and bytes of dense tensors, in hex.
 
     The order of the tensors does not matter.
 

@@ -24,8 +24,8 @@ def _tiny(like: Tensor) -> float:
 class Proposals(abc.ABC):
     """Proposes changes to the best images so far, and reverts those that are rejected.
 
-    Random numbers u are uniform on [-1, 1]. Tensors kept per example are in ``tensors``; ``AttackState.retire`` drops
-    their rows together with the images.
+    Random numbers u are uniform on [-1, 1]. ``tensors`` holds the tensors kept per example; ``AttackState.retire``
+    drops their rows together with the images.
 
     Attributes:
         odd: whether windows have odd sides of at least 3.
@@ -46,18 +46,18 @@ class Proposals(abc.ABC):
 
     @abc.abstractmethod
     def start(self, u: Tensor) -> Tensor:
-        """Start images [B, ...], from u [B, start_numbers]."""
+        """Return start images [B, ...], made from the random numbers u [B, start_numbers]."""
 
     @abc.abstractmethod
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        """The images ``best``, each with one window changed.
+        """Return the images ``best`` with one window of each changed.
 
         The random numbers u [B, query_numbers] determine the changes. On the CPU ``best`` may be overwritten.
         """
 
     @abc.abstractmethod
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
-        """Best images after the last proposal, with its changes kept in the accepted rows (mask [B])."""
+        """Return the best images after the last proposal, whose changes are kept in the accepted rows (mask [B])."""
 
     def _corner(self, sides: tuple[int, int], u: Tensor) -> tuple[Tensor, Tensor]:
         """Draw the upper left corners of windows inside the image, top [B] and left [B], from uniform u [B, 2]."""

@@ -33,7 +33,7 @@ def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> fl
 
 
 class Grid(NamedTuple):
-    """The pixels of a batch of images, as offsets into the memory of one image."""
+    """The pixels of a batch of images, described by offsets into the memory of one image."""
 
     channels: int
     height: int
@@ -43,7 +43,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor) -> Grid:
-        """Pixel grid of a batch [B, C, H, W], contiguous or channels_last.
+        """Return the pixel grid of a batch [B, C, H, W], contiguous or channels_last.
 
         Inputs of other shapes count as one row of one channel.
 
@@ -60,11 +60,11 @@ class Grid(NamedTuple):
 
     @staticmethod
     def rows(x: Tensor) -> Tensor:
-        """View of x as [B, C·H·W], in memory order."""
+        """View x as [B, C·H·W], in memory order."""
         return (x if x.is_contiguous() else x.permute(0, 2, 3, 1)).flatten(1)
 
     def sides(self, share: float, odd: bool) -> tuple[int, int]:
-        """Height and width of a window that covers a share of the image.
+        """Return height and width of a window that covers a share of the image.
 
         With ``odd``, both are odd numbers of at least 3, unless the image is too small.
         """
@@ -73,13 +73,13 @@ class Grid(NamedTuple):
         return min(side, self.height), min(side, self.width)
 
     def window(self, sides: tuple[int, int], top: Tensor, left: Tensor) -> Tensor:
-        """Offsets [B, C, h·w] of windows with upper left corners top [B] and left [B]."""
+        """Return the offsets [B, C, h·w] of windows with upper left corners top [B] and left [B]."""
         _, row, column = self.strides
         (inside,) = read_here(_inside(self, sides, top.device))
         return (top * row + left * column)[:, None, None] + inside
 
     def tiles(self) -> tuple[Tensor, int]:
-        """T squares that cover the image, about five per row: offsets of elements [T, C, side²], and the side."""
+        """Return T squares that cover the image, about five per row: element offsets [T, C, side²], and the side."""
         side = max(min(self.height, self.width) // 5, 1)
         down, across = self.height // side, self.width // side
         top, left = (self.height - down * side) // 2, (self.width - across * side) // 2
@@ -103,7 +103,7 @@ def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
-    """Two windows, float64 [2, h·w]: each holds a positive pyramid beside a negative one, with joint norm 1.
+    """Return two windows, float64 [2, h·w]: each has a positive pyramid next to a negative one, with joint norm 1.
 
     A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ``, where k runs from the pixel's distance to the center up to the
     border's distance to the center. Both distances are in the maximum norm. The power p is 2 for l2 (Andriushchenko et

@@ -106,7 +106,7 @@ def _explain(
 
 
 def saturates(logits: Tensor, y: Tensor) -> Tensor:
-    """Whether the cross-entropy's gradient by the logits [N, K], in their dtype, is exactly zero: bool [N].
+    """Whether the gradient of the cross-entropy in the logits [N, K], in their dtype, is exactly zero: bool [N].
 
     >>> saturates(torch.tensor([[200.0, 0.0], [20.0, 0.0]]), torch.tensor([0, 0]))
     tensor([ True, False])

@@ -42,7 +42,7 @@ class Notes:
         cause: str | None = None,
         worst: Severity = "masked",
     ) -> None:
-        """Add a finding if more than 10 % of examples show the sign, with confidence 99 % (``share_severity``)."""
+        """Add a finding if, with confidence 99 %, more than 10 % of examples show its sign (``share_severity``)."""
         severity = share_severity(count, n)
         if severity is not None:
             severity = "suspicious" if worst == "suspicious" else severity

@@ -42,12 +42,12 @@ class Segments:
         return ((self.change - factor * self.slopes.mean(0)).abs() / scale)[self.usable]
 
     def factor(self) -> float:
-        """Median ratio of the change to the mean slope: how many times too small the gradient is."""
+        """Return the median ratio of the margin's change to the mean slope: how many times too small the slope is."""
         ratio = (self.change / self.slopes.mean(0))[self.usable]
         return float(ratio.nanmedian())
 
     def steadiness(self) -> Tensor:
-        """|s̄| / mean |s|, [usable]: 1 if the slope keeps its sign, near 0 if the sign changes repeatedly."""
+        """Return |s̄| / mean |s|, [usable]: 1 if the slope keeps its sign, near 0 if the sign changes repeatedly."""
         steadiness = self.slopes.mean(0).abs() / self.slopes.abs().mean(0)
         return steadiness.nan_to_num(nan=1.0)[self.usable]
 

@@ -64,7 +64,7 @@ class ExaminedModel:
         return len(self.x)
 
     def rows(self, rows: Tensor) -> ExaminedModel:
-        """The same model on the examples with these row numbers, int64 [M] on the CPU."""
+        """Return the same model with the examples of these row numbers, int64 [M] on the CPU."""
         return replace(self, x=self.x[rows.to(self.x.device)], y=self.y[rows])
 
     def over(self, step: Callable[..., tuple[Tensor, ...]], *columns: Tensor) -> tuple[Tensor, ...]:
@@ -80,7 +80,7 @@ class ExaminedModel:
         return tuple(torch.cat(results) for results in zip(*parts.values(), strict=True))
 
     def logits(self, x: Tensor) -> Tensor:
-        """Logits at x [N, ...], [N, K] on the model's device."""
+        """Return the logits at x [N, ...], [N, K] on the model's device."""
 
         def step(batch: Tensor) -> tuple[Tensor, ...]:
             return (self.queries.logits(batch),)
@@ -88,7 +88,7 @@ class ExaminedModel:
         return self.over(step, x)[0]
 
     def gradient(self, x: Tensor, loss: LossOf) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [N, K], value [N] and gradient [N, ...] of a loss at x.
+        """Return the logits [N, K], and the value [N] and gradient [N, ...] of a loss at x.
 
         The gradient is that of the loss after division by the loss's ``size``, a positive number for each example.
 
@@ -110,11 +110,11 @@ class ExaminedModel:
         return logits, value, gradient
 
     def corner(self, x: Tensor, epsilon: float | None = None) -> Tensor:
-        """A random point [N, ...] on the surface of each example's ball, clipped."""
+        """Draw a random point [N, ...] on the surface of each example's ball, and clip it."""
         direction = torch.randn(x.shape, generator=self.generator, dtype=torch.float32).to(x)
         radius = torch.full((len(x),), self.epsilon if epsilon is None else epsilon, dtype=torch.float64).to(x.device)
         return self.norm.single_step(direction, Ball(x, radius, self.lower, self.upper))
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """Predicted classes, int64 [N] on the CPU; -1 where there is none."""
+        """Return predicted classes, int64 [N] on the CPU; -1 where there is none."""
         return predicted_classes(logits).cpu()

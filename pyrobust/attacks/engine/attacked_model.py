@@ -53,7 +53,7 @@ class AttackedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on. Assigning it moves a module; None stands for the module's own device."""
+        """The device that the model runs on. Assigning it moves a module; None restores the module's own device."""
         return self.runner.device if callable(self._attacked) else self._chosen_device or torch.device("cpu")
 
     @device.setter

@@ -25,9 +25,9 @@ class Elementwise(Norm):
 
     In linf, elements can have radii of their own. Distances are then max |δᵢ| / radiusᵢ, where 0/0 is 0, and the
     epsilon of a ball multiplies all radii. Without such radii, distances are those of ``norm``. The last operations of
-    ``place`` round toward x and clip. The points of ``place`` are therefore in the ball and the clip range in exact
-    arithmetic. An element stays unchanged if its radius is 0 or the ends of its clip range are equal. The ``lower`` and
-    ``upper`` of a ``Ball`` are not used.
+    ``place`` round toward x and clip, so its points are in the ball and the clip range in exact arithmetic. An element
+    stays unchanged if its radius is 0 or the ends of its clip range are equal. The ``lower`` and ``upper`` of a
+    ``Ball`` are not used.
 
     Args:
         norm: the norm over all elements.
@@ -55,24 +55,24 @@ class Elementwise(Norm):
         self._rounded: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The norm's distance, or the largest |x_adv − x| in units of the radii."""
+        """Return the norm's distance or, with radii of elements, the largest |x_adv − x| in units of these radii."""
         if self.radius is None:
             return self.norm.distance(x_adv, x)
         return in_radii(x_adv.double() - x, self.radius).flatten(1).amax(1)
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
-        """Project delta on the ball, then on the clip range; in l1, on their intersection."""
+        """Project delta onto the ball, then onto the clip range; in l1, onto their intersection."""
         low, high = (limit - ball.x for limit in self._clip(ball.x))
         if self.name == "l1":
             delta = _shrunk(delta, ball.epsilon, low, high)
         return torch.minimum(torch.maximum(self._in_ball(delta, ball.epsilon), low), high)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the ball, then on the clip range, which takes precedence."""
+        """Project delta onto the ball, then onto the clip range, which takes precedence."""
         return self.project(delta, ball)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
-        """The point x + project(delta), rounded toward x."""
+        """Return the point x + project(delta), rounded toward x."""
         delta = self.project(delta, ball) if self.name == "l1" else delta
         x_adv = add_perturbation(ball.x, self._in_ball(delta, ball.epsilon), -LIMIT, LIMIT)
         low, high = self._clip(ball.x)
@@ -88,22 +88,22 @@ class Elementwise(Norm):
         return z + (smooth - smooth.detach())
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """The step of steepest ascent in the norm, each element multiplied by its radius."""
+        """Return the step of steepest ascent in the norm, with each element multiplied by its radius."""
         moves = torch.where(self.weight.to(gradient.device) > 0, gradient, 0.0)
         direction = self.norm.direction(moves)
         return direction if self.radius is None else self.scaled(direction)
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """A point drawn from the ball."""
+        """Draw a point from the ball."""
         z = self.norm.start(noise, draw, epsilon)
         return z if self.radius is None else z.mul_(self.radius.to(z))
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """Distance between opposite corners of the clip range; the arguments are ignored, since widths may differ."""
+        """Return the distance between opposite corners of the clip range; the arguments are not used."""
         return min(float(torch.linalg.vector_norm(self._room, _ORDERS[self.name])), 1 / _TINY)
 
     def width(self, lower: float, upper: float) -> float:
-        """Largest width of an element's clip range, in units of the element's radius; 1 if values have no limit."""
+        """Return the largest width of an element's clip range, in units of its radius; 1 if values have no limit."""
         if self.radius is None:
             return self.norm.width(lower, upper)
         return 1 / max(float(self.radius.max()), _TINY) if upper >= LIMIT else self.diameter(0, 0.0)
@@ -113,16 +113,16 @@ class Elementwise(Norm):
         return z * self.weight.to(z)
 
     def unscaled(self, z: Tensor) -> Tensor:
-        """Divide changes [..., D] of flat examples by the radii."""
+        """Divide changes [..., D], one flattened example per row, by the radii of the elements."""
         return z if self.radius is None else in_radii(z, self.radius.flatten()).to(z.dtype)
 
     def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
-        """Ends of the clip range and radii of flat examples, in the dtype of x."""
+        """Return the ends of the clip range and the radii of flattened examples, in the dtype of x."""
         low, high = (limit.flatten() for limit in self._clip(ball.x))
         return low, high, None if self.radius is None else self.weight.flatten().to(ball.x)
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:
-        """The point x + delta, rounded toward x and in the clip range; elements that cannot move stay unchanged."""
+        """Return the point x + delta, rounded toward x and clipped; elements that cannot move stay unchanged."""
         delta = torch.where(self.weight.to(delta.device) > 0, delta, 0.0)
         low, high = self._clip(ball.x)
         return torch.minimum(torch.maximum(add_perturbation(ball.x, delta, -LIMIT, LIMIT), low), high)
@@ -170,7 +170,7 @@ def _shrunk(delta: Tensor, epsilon: Tensor, low: Tensor, high: Tensor) -> Tensor
 
 
 def in_radii(change: Tensor, radius: Tensor) -> Tensor:
-    """|change| / radius of each element, float64, 0/0 being 0.
+    """Return |change| / radius of each element, float64, with 0/0 = 0.
 
     >>> in_radii(torch.tensor([[0.5, 0.0, -1.0]]), torch.tensor([0.25, 0.0, 0.0], dtype=torch.float64))
     tensor([[2., 0., inf]], dtype=torch.float64)
@@ -180,7 +180,7 @@ def in_radii(change: Tensor, radius: Tensor) -> Tensor:
 
 
 def rounded_down(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """The largest numbers of a dtype that do not exceed the given float64 values.
+    """Return the largest numbers of a dtype that do not exceed the given float64 values.
 
     >>> rounded_down(torch.tensor([0.1], dtype=torch.float64), torch.float32).double().item() <= 0.1
     True

@@ -49,7 +49,7 @@ def grid_argument(grid: GridLike) -> Fraction | str | None:
 
 
 def budgets(norm: AttackNormName, epsilon: Tensor, step: Fraction) -> Tensor:
-    """Radii of the balls in integers, int64 [N]: ⌊ε/h⌋ (linf, l1), ⌊(ε/h)²⌋ (l2), ⌊ε⌋ changed coordinates (l0).
+    """Return the balls' radii in integers, int64 [N]: ⌊ε/h⌋ (linf, l1), ⌊(ε/h)²⌋ (l2), ⌊ε⌋ changed coordinates (l0).
 
     Each ε is read as the simplest fraction that rounds to the given number.
 
@@ -107,7 +107,7 @@ class Levels:
         return float(self.values(torch.tensor([float(level)], dtype=torch.float64), torch.zeros(1, dtype=self.dtype)))
 
     def of(self, x: Tensor) -> Tensor:
-        """Nearest level of each value, as whole numbers in float32 or float64."""
+        """Return the nearest level of each value, as whole numbers in float32 or float64."""
         return x.to(self._work).mul(self._scale).round_().clamp_(self.low, self.high)
 
     def values(self, levels: Tensor, like: Tensor) -> Tensor:
@@ -122,11 +122,11 @@ class Levels:
         return levels.div_(levels.new_full((), self.step.denominator)).to(like.dtype)
 
     def images(self, x: Tensor) -> Tensor:
-        """The nearest images on the grid."""
+        """Return the nearest images on the grid."""
         return self.values(self.of(x), x)
 
     def radius(self, norm: AttackNormName, epsilon: Tensor, budget: Tensor, coordinates: int) -> Tensor:
-        """Radii [N] of the balls for float iterates: the radii of the integer balls plus a margin for rounding.
+        """Return radii [N] of the balls for float iterates: the radii of the integer balls plus a margin for rounding.
 
         linf: ⌊ε/h⌋·h, so that every point of the float ball rounds to a point of the integer ball.
         """
@@ -139,7 +139,7 @@ class Levels:
     def snap(
         self, norm: AttackNormName, x_adv: Tensor, x: Tensor | None, budget: Tensor, *, final: bool = False
     ) -> Tensor:
-        """The grid point that represents each iterate; a grid point in the ball represents itself.
+        """Return the grid point that represents each iterate; a grid point in the ball represents itself.
 
         In l2 and l1, rounding an iterate on the sphere to the nearest grid point often leaves the ball or removes small
         perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
@@ -198,7 +198,7 @@ class Levels:
         return delta
 
     def distances(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """Exact distances between images on the grid, rounded up to float64: [N] on the CPU."""
+        """Return exact distances between images on the grid, rounded up to float64, [N] on the CPU."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().numpy().astype(np.int64)
         if norm == "l0":
             return torch.from_numpy((delta != 0).sum(1).astype(np.float64))
@@ -206,7 +206,7 @@ class Levels:
         return torch.tensor([level_distance(int(total), self.step, norm) for total in sums], dtype=torch.float64)
 
     def sizes(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """The integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or #{Δk ≠ 0}."""
+        """Return the integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or #{Δk ≠ 0}."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().long()
         if norm == "linf":
             return delta.amax(1)
@@ -214,7 +214,7 @@ class Levels:
 
 
 def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
-    """Distance h·max |Δk|, h·√(Σ Δk²) or h·Σ |Δk| as a float, rounded up; ``total`` is the maximum or the sum.
+    """Return h·max |Δk|, h·√(Σ Δk²) or h·Σ |Δk| as a float, rounded up; ``total`` is the maximum or the sum.
 
     >>> level_distance(8, Fraction(1, 255), "linf"), level_distance(4, Fraction(1, 4), "l2")
     (0.03137254901960785, 0.5)

@@ -47,17 +47,17 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """‖x_adv − x‖ of each example, float64 [B]."""
+        """Return ‖x_adv − x‖ of each example, float64 [B]."""
 
     @abc.abstractmethod
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
         """Project delta so that x plus the result is feasible, up to the rounding of this sum."""
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """``project`` for examples that may lie outside the clip range; ``nearest`` holds their nearest points inside.
+        """Project examples that may be outside the clip range; ``nearest`` holds their nearest points inside.
 
-        x is first moved to ``nearest``. The rest of delta is then projected on the ball around ``nearest`` whose radius
-        is epsilon minus the distance moved, at least 0.
+        x is first moved to ``nearest``. The remainder of delta is then projected onto the ball around ``nearest`` whose
+        radius is epsilon minus the distance moved, at least 0.
         """
         clean, epsilon, lower, upper = ball
         move = nearest - clean
@@ -66,57 +66,57 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def direction(self, gradient: Tensor) -> Tensor:
-        """Unit ascent step; zero where the gradient is zero or not finite."""
+        """Return the unit ascent step; zero where the gradient is zero or not finite."""
 
     @abc.abstractmethod
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """Perturbation drawn uniformly from the ball of radius epsilon; in l0, the later projection makes it sparse."""
+        """Draw a perturbation uniformly from the ball of radius epsilon; in l0, a later projection makes it sparse."""
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
-        """PGD's step size: all steps together are 1.25 times as long as the ball's diameter."""
+        """Return PGD's step size, with which all steps together are 1.25 times as long as the ball's diameter."""
         return epsilon * (2.5 / steps)
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """Distance between opposite corners of a clip range of the given width in every coordinate."""
+        """Return the distance between opposite corners of a clip range with this width in every coordinate."""
         return box_diameter(self.name, coordinates, width)
 
     def width(self, lower: float, upper: float) -> float:
-        """Width of the clip range, in the unit of this norm's step sizes; 1 if values have no limit."""
+        """Return the width of the clip range in the unit of this norm's step sizes; 1 if values have no limit."""
         return 1.0 if upper >= LIMIT else upper - lower
 
     def scaled(self, z: Tensor) -> Tensor:
-        """Multiply elements by their radii, if elements have their own radii; elements that cannot move become 0."""
+        """Multiply elements by their own radii, if they have any; elements that cannot move become 0."""
         return z
 
     def unscaled(self, z: Tensor) -> Tensor:
-        """Divide elements by their radii, if they have their own."""
+        """Divide elements by their own radii, if they have any."""
         return z
 
     def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
-        """Ends of the clip range (numbers or [D]), and radii of the elements ([D], or None if all share one radius)."""
+        """Return the ends of the clip range (numbers or [D]) and the radii of elements ([D]; None if all share one)."""
         return ball.lower, ball.upper, None
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:
-        """The point x + delta, at any distance, rounded toward x and in the clip range."""
+        """Return the point x + delta, at any distance, rounded toward x and clipped."""
         return add_perturbation(ball.x, delta, ball.lower, ball.upper)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
-        """The point x + project(delta), rounded toward x: exactly inside the ball and the clip range."""
+        """Return the point x + project(delta), rounded toward x: exactly inside the ball and the clip range."""
         return add_perturbation(ball.x, self.project(delta, ball), ball.lower, ball.upper)
 
     def step(self, x_adv: Tensor, gradient: Tensor, step: Tensor, ball: Ball) -> Tensor:
-        """Next iterate Π(x_adv + step·direction(gradient)), a new tensor; may overwrite the gradient."""
+        """Return the next iterate Π(x_adv + step·direction(gradient)), a new tensor; may overwrite the gradient."""
         delta = self.direction(gradient).mul_(per_example(step, x_adv)).add_(x_adv).sub_(ball.x)
         return self.place(delta, ball)
 
     def momentum_step(self, x_adv: Tensor, gradient: Tensor, previous: Tensor, step: Tensor, ball: Ball) -> Tensor:
-        """APGD's step Π(x_adv + 0.75·(z − x_adv) + 0.25·(x_adv − previous)), z being ``step``'s iterate."""
+        """Return APGD's iterate Π(x_adv + 0.75·(z − x_adv) + 0.25·(x_adv − previous)), with z from ``step``."""
         z = self.step(x_adv, gradient, step, ball)
         delta = z.mul_(0.75).add_(x_adv, alpha=0.5).sub_(previous, alpha=0.25).sub_(ball.x)
         return self.place(delta, ball)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """FGSM's point: one step of length epsilon from x."""
+        """Return FGSM's point, one step of length epsilon from x."""
         return self.step(ball.x, gradient, ball.epsilon, ball)
 
 
@@ -208,11 +208,11 @@ class L1(Norm):
         return (x_adv.double() - x).abs_().flatten(1).sum(1)
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
-        """Project delta on the intersection of ball and clip range."""
+        """Project delta onto the intersection of ball and clip range."""
         return project_l1_ball_box(delta, *ball)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the intersection of ball and clip range; if that is empty, on the ball, then the range."""
+        """Project delta onto the intersection of ball and clip range; if it is empty, onto the ball, then the range."""
         meets = self.distance(nearest, ball.x) <= ball.epsilon
         clipped = _clip(per_row(project_l1_ball, delta, ball.epsilon), ball)
         return torch.where(per_example(meets, delta) > 0, super().project_outside(delta, ball, nearest), clipped)
@@ -220,8 +220,8 @@ class L1(Norm):
     def direction(self, gradient: Tensor) -> Tensor:
         """Gradient divided by its largest coordinate; the projection makes the step sparse.
 
-        A step on few coordinates would stall, because the projection would shrink the other coordinates by the amount
-        that the step adds.
+        A step on few coordinates would stall, because the projection would take back from the other coordinates what
+        the step adds.
         """
         return unit(gradient, gradient.abs().flatten(1).amax(1).double())
 
@@ -257,7 +257,7 @@ class L0(Norm):
         return count_changed(x_adv, x).double()
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
-        """Project delta on the intersection of ball and clip range.
+        """Project delta onto the intersection of ball and clip range.
 
         A coordinate δ that is kept moves to the nearest valid value c. This reduces the squared distance from δ² to (δ
         − c)², that is, by c·(2δ − c). The projection therefore keeps the coordinates with the largest c·(2δ − c). On a
@@ -276,11 +276,11 @@ class L0(Norm):
         return noise("gaussian", draw)[:, 0]
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
-        """The width of the clip range: the ball limits how many coordinates change, but not how far."""
+        """Return the width of the clip range, since the ball limits how many coordinates change, but not how far."""
         return torch.full_like(epsilon, width)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Move the coordinates of largest |gradient| times distance moved to their end of the clip range."""
+        """Move the coordinates with the largest |gradient| times distance moved to their ends of the clip range."""
         clean, epsilon, lower, upper = ball
         slope = gradient.nan_to_num(nan=0.0)
         room = torch.where(slope > 0, upper - clean, lower - clean) * (slope != 0)
@@ -298,10 +298,9 @@ def norm_of(norm: NormLike, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) ->
 
 
 def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
-    """Project perturbations [B, ...] of examples [B, ...] in their dtype; see ``AdversarialAttack.project``.
+    """Project perturbations [B, ...] of examples [B, ...] in their dtype, as ``AdversarialAttack.project`` does.
 
-    The values come from the exact kernels. The gradient with respect to delta and x is the gradient of the projection
-    in real numbers.
+    The values come from the exact kernels. The gradient in delta and x is that of the projection in real numbers.
 
     >>> x, delta = torch.tensor([[0.5, 1.5]]), torch.tensor([[0.5, 0.125]], requires_grad=True)
     >>> z = project_perturbation(norm_of("linf"), delta, Ball(x, torch.tensor([0.25]).double(), 0.0, 1.0))
@@ -338,10 +337,9 @@ def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
 
 
 def between(x_adv: Tensor, x: Tensor) -> Tensor:
-    """A z near x_adv − x for which x + z, computed in x's dtype, lies between x and x_adv.
+    """Return z near x_adv − x such that x + z, computed in x's dtype, lies between x and x_adv.
 
-    For every number d of x's dtype: if |x_adv − x| ≤ |d| in exact arithmetic, then |z| ≤ |d|, because rounding is
-    monotonic.
+    Because rounding is monotonic, |x_adv − x| ≤ |d| implies |z| ≤ |d| for every number d of x's dtype.
     """
     z = x_adv - x
     missed = (x + z).sub_(x_adv).sign_().square_()  # 1 or 0; comparisons and selections take several times as long
@@ -350,7 +348,7 @@ def between(x_adv: Tensor, x: Tensor) -> Tensor:
 
 
 def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
-    """Values [B, D], set to zero except at the ⌊count⌋ [B] coordinates of largest positive gain [B, D].
+    """Set values [B, D] to zero except at the ⌊count⌋ [B] coordinates of largest positive gain [B, D].
 
     >>> keep_largest(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[5.0, 1.0, 7.0]]), torch.tensor([2.0]))
     tensor([[1., 0., 3.]])

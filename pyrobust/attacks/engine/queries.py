@@ -55,7 +55,7 @@ class Queries:
         self.judge = Judge(runner, self.logits)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Logits [B, K], float32 or float64."""
+        """Return the logits [B, K], float32 or float64."""
         batch = x.to(self.runner.dtype)
         return self._mean([self._forward(batch) for _ in range(self.draws)])
 
@@ -82,7 +82,7 @@ class Queries:
         losses: Sequence[Callable[[Tensor], LogitLoss]],
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Like ``gradient``, for several losses of the same logits: one forward pass, one backward pass for each."""
+        """Return what ``gradient`` returns for several losses: one forward pass, and one backward pass per loss."""
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
         logits: list[Tensor] = []
         values: list[list[Tensor]] = [[] for _ in losses]
@@ -114,7 +114,7 @@ class Queries:
         return self._mean(logits), [self._mean(value) for value in values], means
 
     def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
-        """Verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
+        """Return the verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
         The rule is that of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. A row that is not fooled is
         never ``CLOSE``, because an attack confirms only its successes.
@@ -122,7 +122,7 @@ class Queries:
         return verdicts(logits, y, self.runner.unit, targeted, both=False)
 
     def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
-        """Whether an example [1, ...] is fooled in a batch of its own, as a user would run it."""
+        """Whether an example [1, ...] fools the model in a batch of its own, as a user would run it."""
         return self.judge.right_alone(x, y) == targeted
 
     def _forward(self, batch: Tensor) -> Tensor:

@@ -49,13 +49,13 @@ class Setting:
     """A declared setting: assigning it checks the value; reading it is like reading a plain attribute.
 
     Attributes:
-        name: name of the argument and of the class's attribute.
+        name: name of the constructor's argument and of the class's attribute.
         attribute: name of the instance's attribute that holds the value.
         default: default of the argument; without a default the argument is required.
         check: checks every value.
         help: the setting's meaning, in the words of a docstring.
-        init: whether the constructor takes it.
-        kw_only: whether it is passed by keyword only; None for the default of the class.
+        init: whether it is an argument of the constructor.
+        kw_only: whether the argument is keyword-only; None for the default of the class.
         stored: whether it is one of the settings that identify a run.
         option: the command line's option that sets it; None if there is none.
     """
@@ -75,7 +75,7 @@ class Setting:
         self.attribute = self.attribute or name
 
     def parameter(self, by_keyword: bool, annotation: Any) -> inspect.Parameter:
-        """The constructor's parameter; ``by_keyword`` replaces a ``kw_only`` of None."""
+        """Return the constructor's parameter; ``by_keyword`` replaces a ``kw_only`` of None."""
         only = by_keyword if self.kw_only is None else self.kw_only
         kind = inspect.Parameter.KEYWORD_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         annotation = inspect.Parameter.empty if annotation is None else annotation
@@ -135,9 +135,9 @@ def state(default: Value, *, init: Literal[False] = False) -> Value:
 class Declared:
     """A class whose settings are declared with ``setting``, and whose constructor follows from them.
 
-    A class that declares settings and defines no ``__init__`` gets one: it runs the ``__init__`` of the nearest base
-    class that defines one, assigns the settings in the order of their declaration, and calls ``_check_settings`` and
-    ``_constructed``.
+    If a class declares settings and defines no ``__init__``, it gets one. This ``__init__`` runs that of the nearest
+    base class that defines one, assigns the settings in the order of their declaration, and calls ``_check_settings``
+    and ``_constructed``.
     """
 
     #: Whether settings are passed by keyword only, if ``setting`` does not say.
@@ -197,7 +197,7 @@ def settings_of(cls: type) -> dict[str, Setting]:
 def stored_settings(owner: Declared) -> dict[str, Any]:
     """Return the settings that identify a run: the declared settings, and those that a user's own class adds.
 
-    A plain attribute of a user's class counts as a setting if no class of the package has it.
+    A plain attribute of a user's class counts as a setting unless a class of the package has this attribute.
 
     >>> class Walk(Declared):
     ...     steps: int = setting(default=40)
@@ -225,7 +225,7 @@ def option_settings(cls: type) -> dict[str, str]:
 
 
 def optional(check: Check) -> Check:
-    """Return a check that also accepts None.
+    """Return a check that accepts None and what the given check accepts.
 
     >>> from pyrobust.checks import count
     >>> optional(count)("kernel", None), optional(count)("kernel", 3)
@@ -235,7 +235,7 @@ def optional(check: Check) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """Return a check that a name is one of several.
+    """Return a check that accepts only these names.
 
     >>> one_of("ce", "dlr")("loss", "ce")
     'ce'

@@ -123,13 +123,13 @@ class AttackState:
 
     @property
     def rows(self) -> list[int]:
-        """For each example, its row in the arguments of the attack's ``generate``."""
+        """The row of each example in the arguments of the attack's ``generate``."""
         return [int(row) for row in self._rows]
 
     def take(self, rows: Tensor) -> AttackState:
-        """A separate state with the examples of these rows, int64 [n].
+        """Return a separate state with the examples of these rows, int64 [n].
 
-        For examples removed from the separate state, no result is recorded.
+        No result is recorded for examples that are removed from the separate state.
         """
         subset = copy.copy(self)
         subset.x, subset.y, subset.epsilon, subset.index = (
@@ -153,7 +153,7 @@ class AttackState:
         return Ball(self.x, self.epsilon, self.lower, self.upper)
 
     def snap(self, x_adv: Tensor) -> Tensor:
-        """The points that the model is queried at for the iterates [B, ...]: grid points, if the attack has a grid.
+        """Return the points at which the model is queried for the iterates [B, ...]: grid points, if there is a grid.
 
         An iterate inside the ball is rounded to a point inside the ball. An iterate outside the ball (for example, from
         another phase) is rounded to the nearest grid point. If there are more or fewer iterates than examples, each
@@ -164,15 +164,15 @@ class AttackState:
         return self.levels.snap(self.norm.name, x_adv, self.x if len(x_adv) == len(self) else None, self.budget)
 
     def logits(self, x_adv: Tensor) -> Tensor:
-        """Logits [B, K], float32 or float64, without gradients."""
+        """Return the logits [B, K], float32 or float64, without gradients."""
         return self.queries.logits(self.snap(x_adv))
 
     def verdict(self, logits: Tensor) -> Tensor:
-        """Verdict of the logits on each example, uint8 [B]."""
+        """Return the verdict of the logits on each example, uint8 [B]."""
         return self.queries.verdict(logits, self.y, self.targeted)
 
     def gradient(self, x_adv: Tensor, loss: Loss, target: Tensor | None = None) -> Gradient:
-        """One forward and one backward pass of a loss at x_adv [B, ...]; target [B] defaults to y."""
+        """Run one forward and one backward pass of a loss at x_adv [B, ...]; target [B] defaults to y."""
         goal = self.y if target is None else target
         logits, value, gradient = self.queries.gradient(self.snap(x_adv), lambda z: loss(z, self.y, goal))
         return Gradient(logits, value, gradient, self.verdict(logits))
@@ -180,27 +180,27 @@ class AttackState:
     def gradients(
         self, x_adv: Tensor, losses: Sequence[Callable[[Tensor], LogitLoss]]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Logits [B, K], and the values and gradients of several losses of these logits: one forward pass for all."""
+        """Return the logits [B, K], and the values and gradients of several losses of them, with one forward pass."""
         return self.queries.gradients(self.snap(x_adv), losses)
 
     def place(self, delta: Tensor) -> Tensor:
-        """The point x + delta, projected on ball and clip range."""
+        """Return the point x + delta, projected onto ball and clip range."""
         return self.norm.place(delta, self.ball)
 
     def moved(self, delta: Tensor) -> Tensor:
-        """The point x + delta, at any distance, in the clip range."""
+        """Return the point x + delta, at any distance, in the clip range."""
         return self.norm.moved(delta, self.ball)
 
     def step(self, x_adv: Tensor, gradient: Tensor, step: Tensor) -> Tensor:
-        """Next iterate: a step of size step [B] along the gradient, projected; may overwrite the gradient."""
+        """Return the next iterate, a projected step of size step [B] along the gradient; may overwrite the gradient."""
         return self.norm.step(x_adv, gradient, step, self.ball)
 
     def start(self, draw: int) -> Tensor:
-        """The draw-th random start of each example, in ball and clip range."""
+        """Return the random start number ``draw`` of each example, in ball and clip range."""
         return self.place(self.norm.start(self.noise, draw, self.epsilon))
 
     def noise(self, family: str, first: int, count: int = 1, shape: Sequence[int] | None = None) -> Tensor:
-        """Noise [B, count, *shape] of unit variance; depends only on seed, image index, family and sample index.
+        """Draw noise [B, count, *shape] of unit variance, which depends on seed, image index, family and sample index.
 
         The family is "gaussian", "uniform" (on [-√3, √3]) or "laplace"; ``first`` is the first sample index; ``shape``
         is the shape of one sample, by default an example's. One call for many samples is cheaper than many calls.
@@ -241,7 +241,7 @@ class AttackState:
         return self._compact((x_adv, *tensors))
 
     def finish(self, best: Tensor) -> None:
-        """Release the remaining examples as not fooled, with their best iterates [B, ...]."""
+        """End the attack: the remaining examples count as not fooled; ``best`` [B, ...] holds their best iterates."""
         self._collect(0)
         (best,) = self._compact((best,))
         if len(self):
@@ -300,7 +300,7 @@ class AttackState:
 
 
 def on_device(rows: Sequence[int], device: torch.device) -> Tensor:
-    """Rows [n] as int64 on a device, without waiting for the device.
+    """Copy row numbers [n] to a device as int64, without waiting for the device.
 
     >>> on_device([2, 0], torch.device("cpu"))
     tensor([2, 0])

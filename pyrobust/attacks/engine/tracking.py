@@ -11,7 +11,7 @@ from .state import AttackState
 
 
 class Best:
-    """Each example's iterate of highest loss; the clean example if all losses so far were NaN.
+    """The iterate of highest loss of each example; the clean example while all losses are NaN.
 
     Attributes:
         x: [B, ...].
@@ -38,5 +38,5 @@ class Best:
 
 
 def replaced(mask: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """Put rows of source into target where mask [B] is True: in place on the CPU, in a new tensor on a GPU."""
+    """Replace the masked [B] rows of target by rows of source: in place on the CPU, in a new tensor on a GPU."""
     return put_rows(mask, source, target.clone() if target.is_cuda else target)

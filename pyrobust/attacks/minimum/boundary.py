@@ -21,7 +21,7 @@ DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 def rivals(state: AttackState, limit: int | None) -> Tensor:
-    """Classes [B, T] other than y, in order of decreasing logit at x: at most ``limit`` classes, or one if targeted."""
+    """Return classes [B, T] other than y by decreasing logit at x: at most ``limit`` classes, or one if targeted."""
     logits = state.logits(state.x)
     if logits.shape[1] < 2:
         raise ModelError(f"model: expected at least 2 classes, got {logits.shape[1]}")
@@ -30,14 +30,14 @@ def rivals(state: AttackState, limit: int | None) -> Tensor:
 
 
 def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitLoss]]:
-    """The losses f_c, one for each column of ``ranking`` [B, T]; if targeted, only the target's margin."""
+    """Return the losses f_c, one for each column of ``ranking`` [B, T]; if targeted, only the target's margin."""
     if state.targeted:
         return [functools.partial(_margin, state.y)]
     return [functools.partial(_lead, state.y, classes) for classes in ranking.T.contiguous()]
 
 
 def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: Norm) -> tuple[Tensor, Tensor]:
-    """Value f [B] and gradient ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖ (dual norm)."""
+    """Return f [B] and ∇f [B, ...] of the class whose hyperplane is nearest: least |f| / ‖∇f‖ (dual norm)."""
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)

@@ -56,8 +56,8 @@ def step_to_hyperplane(
     """Find the smallest step that leads from x onto a hyperplane and ends in the box.
 
     ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Each coordinate moves by some mᵢ ≥ 0 in the
-    direction that closes the gap. This move reduces the gap by |wᵢ|·mᵢ. The capacity cᵢ of the coordinate is its
-    distance to the box's face in that direction. Then
+    direction that closes the gap; this reduces the gap by |wᵢ|·mᵢ. The capacity cᵢ of the coordinate is its distance to
+    the box's face in that direction. Then
 
     - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the reductions add up to the gap; t is a root
       of a concave, piecewise linear function, which Newton's method from t = 0 reaches from below in finitely many

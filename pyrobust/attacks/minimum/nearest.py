@@ -38,9 +38,9 @@ class Nearest:
         self.source = torch.zeros_like(state.index)
 
     def reach(self, state: AttackState) -> Tensor:
-        """Radius [B] of the ball of random starts: the best distance, at most the diameter of the clip range.
+        """Return the radius [B] of the ball of random starts: the best distance, or the clip range's diameter.
 
-        If values have no limit and no point is known, the radius is 0, so that the start is x itself.
+        If values have no limit and no adversarial point is known, the radius is 0, so that the start is x itself.
         """
         diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         if state.upper >= LIMIT:
@@ -57,14 +57,14 @@ class Nearest:
         self.x, self.distance, self.source = value
 
     def offer(self, state: AttackState, fooled: Tensor, x_adv: Tensor) -> Tensor:
-        """Keep the points that fool the model (mask [B]) and are nearer; return the distances [B] of all points."""
+        """Keep the points that fool the model (mask [B]) and are nearer than before; return all distances [B]."""
         x_adv = state.snap(x_adv)
         distance = state.norm.distance(x_adv, state.x)
         self._keep(fooled & (distance < self.distance), distance, x_adv)
         return distance
 
     def take(self, other: Nearest, rows: Tensor | None = None) -> None:
-        """Take over another search's points where they are nearer, for these rows [n] or for all rows."""
+        """Adopt the points of another search where they are nearer, for these rows [n] or for all rows."""
         distance, x_adv = other.distance, other.x
         if rows is not None:
             distance = torch.full_like(self.distance, math.inf).index_copy_(0, rows, distance)
@@ -72,7 +72,7 @@ class Nearest:
         self._keep(distance < self.distance, distance, x_adv)
 
     def tighten(self, state: AttackState) -> None:
-        """Project x on the boundary near the points, then ``shorten``; in l0, undo unneeded changes."""
+        """Project x onto the boundary near the points, then ``shorten``; in l0, undo changes that are not needed."""
         if not bool(self.distance.isfinite().any()):
             return
         if state.norm.name == "l0":
@@ -82,7 +82,7 @@ class Nearest:
             self.shorten(state)
 
     def shorten(self, state: AttackState) -> None:
-        """Take secant steps between x and the nearest adversarial point, keeping the adversarial ones."""
+        """Take secant steps between x and the nearest adversarial point; keep those that are adversarial."""
         loss = targeted_margin if state.targeted else margin
         low, high = state.x, self.x.clone()
         low_value, high_value = (loss(state.logits(point), state.y, state.y).value for point in (low, high))
@@ -100,7 +100,7 @@ class Nearest:
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
     def saturate(self, state: AttackState, gradient: Tensor) -> None:
-        """Move as few coordinates as needed to an end of the clip range, in descending order of gradient × distance.
+        """Move as few coordinates as needed to an end of the clip range, in decreasing order of gradient × distance.
 
         The gradient [B, ...] is that of a function f that is positive where the model is fooled. The number of
         coordinates is minimal if f is linear.
@@ -151,7 +151,7 @@ class Nearest:
 
 
 def within(distance: Tensor, epsilon: Tensor) -> Tensor:
-    """Whether distances [B] are at most epsilon [B] as real numbers, allowing for rounding of the float64 sums.
+    """Whether distances [B] are at most epsilon [B] as real numbers, allowing for the rounding of float64 sums.
 
     >>> within(torch.tensor([0.25, 0.5]).double(), torch.tensor([0.5, 0.5]).double())
     tensor([ True, False])

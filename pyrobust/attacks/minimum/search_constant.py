@@ -44,11 +44,11 @@ class Descent(abc.ABC):
 
     @abc.abstractmethod
     def point(self, subset: AttackState) -> Tensor:
-        """The point [B, ...] that this step evaluates."""
+        """Return the point [B, ...] that this step evaluates."""
 
     @abc.abstractmethod
     def objective(self, subset: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
-        """The objective at the point, in units of the clip range's width; the penalty [B] is c times the margin."""
+        """Return the objective at the point, in units of the clip range's width; the penalty [B] is c · margin."""
 
     @abc.abstractmethod
     def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
@@ -62,11 +62,11 @@ class Descent(abc.ABC):
         """Keep these rows [n] of every tensor."""
 
     def nearer(self, run: Nearest) -> Tensor | None:
-        """Which examples of the batch stay because a nearer point was found; None if only the objective counts."""
+        """Which examples of the batch stay because a nearer point was found; None if only the objective decides."""
         return None
 
     def last(self) -> tuple[Tensor, ...]:
-        """The points [B, ...] after the last step, which no step has evaluated; by default there are none."""
+        """Return the points [B, ...] after the last step, which no step has evaluated; by default there are none."""
         return ()
 
 

@@ -25,7 +25,7 @@ from pyrobust.ops.relaxation import relax_coefficients
 
 
 def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], rows: Tensor, *, stop: bool) -> Tensor:
-    """Lower bounds [B, S] of rows [B or 1, S, K] times the output.
+    """Return lower bounds [B, S] of rows [B or 1, S, K] times the output.
 
     The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine
     node is substituted, and an activation is replaced by a linear lower bound of the coefficient times its value. The
@@ -57,7 +57,7 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], ro
 
 
 def read_ranges(order: Sequence[Node], *, stop: bool) -> set[Node]:
-    """The nodes whose ranges ``lower_bounds`` reads when it is called with the same arguments."""
+    """Return the nodes whose ranges ``lower_bounds`` reads when it is called with the same arguments."""
     reached, read = {order[-1]}, set()
     for node in reversed(order):
         if node not in reached:

@@ -31,7 +31,7 @@ class Move(NamedTuple):
     groups: int
 
     def options(self) -> dict[str, Any]:
-        """The keyword arguments of the convolution kernels."""
+        """Return the keyword arguments of the convolution kernels."""
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
 
 
@@ -65,7 +65,7 @@ def affine_intervals(
 
 
 def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Center and radius of max(z, slope·z), as ``batch_last_relu_intervals`` gives them: [B, *shape] each.
+    """Return center and radius of max(z, slope·z), [B, *shape] each, from ``batch_last_relu_intervals``.
 
     >>> relu_ranges(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0]]), 0.0)[0].tolist()
     [[1.5], [0.5]]
@@ -94,7 +94,7 @@ def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Te
 
 
 def concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The minimum of a·z over the box: [B, S]; arguments as for ``relaxed``.
+    """Return the minimum of a·z over the box, [B, S]; arguments are as for ``relaxed``.
 
     >>> concretized(torch.tensor([[[1.0, -2.0]]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 1.0]]))
     tensor([[-3.5000]])
@@ -103,7 +103,7 @@ def concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
 
 
 def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Coefficients of a linear map's input, and the constant, from the coefficients of its output.
+    """Return the coefficients of a linear map's input, and the constant, from the coefficients of its output.
 
     Args:
         a: [B, S, m].
@@ -123,7 +123,7 @@ def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tens
 
 
 def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
-    """Coefficients [B, S, C, H, W] of a convolution's input, and the constant [B, S], from coefficients of its output.
+    """Return the coefficients [B, S, C, H, W] of a convolution's input, and the constant [B, S], from its output's.
 
     ``a`` is [B, S, O, h, w], and ``bias`` is [O].
 

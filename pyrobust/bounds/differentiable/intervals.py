@@ -41,7 +41,7 @@ class CenteredRange(NamedTuple):
 
     @classmethod
     def between(cls, lower: Tensor, upper: Tensor) -> CenteredRange:
-        """The range with these ends."""
+        """Return the range with these ends."""
         return cls((lower + upper) / 2, (upper - lower) / 2)
 
     @property
@@ -65,7 +65,7 @@ def check_differentiable(order: Sequence[Node]) -> None:
 
 
 def differentiable_of(node: Activation) -> Differentiable:
-    """The differentiable bounds of an activation; raise ModelError where it has none."""
+    """Return the differentiable bounds of an activation; raise ModelError if it has none."""
     bounds = row_of(node, ENGINE).differentiable
     if bounds is None:
         supported = ", ".join(name for name, row in ACTIVATIONS.items() if row.differentiable is not None)
@@ -74,12 +74,12 @@ def differentiable_of(node: Activation) -> Differentiable:
 
 
 def intervals(order: Sequence[Node], box: CenteredRange, wanted: Collection[Node]) -> dict[Node, CenteredRange]:
-    """The ranges of nodes for inputs in a box, in the box's dtype (Gowal et al., 2018).
+    """Return the ranges of nodes for inputs in a box, in the box's dtype (Gowal et al., 2018).
 
     Args:
         order: all nodes, each after its inputs.
         box: range of the input.
-        wanted: the nodes to return; other nodes get a range only where a wanted node needs it.
+        wanted: the nodes to return; of the other nodes, only those that a wanted node needs get a range.
     """
     readers = consumers(order, wanted)
     ranges: dict[Node, CenteredRange] = {}
@@ -151,7 +151,7 @@ def _affine(node: Linear | Conv2d, z: CenteredRange, slope: float | None = None)
 
 
 def move_of(node: Conv2d) -> Move:
-    """The input size and the settings of a convolution."""
+    """Return the input size and the settings of a convolution."""
     height, width = node.inputs[0].shape[1:]
     return Move((height, width), node.stride, node.padding, node.dilation, node.groups)
 
@@ -163,14 +163,14 @@ def _radii(inputs: list[CenteredRange]) -> list[Tensor]:
 
 
 def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
-    """The elements of each window [B, size, K], ``outside`` where a window exceeds the border."""
+    """Return the elements of each window [B, size, K], with ``outside`` where a window exceeds the border."""
     flat = flattened(z)
     padded = torch.cat([flat, flat.new_full((len(flat), 1), outside)], 1)
     return padded[:, node.windows.to(z.device)]  # -1 is the last
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of one or more tensors."""
+    """Return the sum of one or more tensors."""
     total = parts[0]
     for operand in parts[1:]:
         total = total + operand

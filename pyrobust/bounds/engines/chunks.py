@@ -34,7 +34,7 @@ def engine_limit(limit: int, needed: int) -> int:
 
 
 def check_machine(needed: int) -> None:
-    """Raise ModelError where one example needs more bytes than the machine has."""
+    """Raise ModelError if one example needs more bytes than the machine has."""
     if needed > total_memory():
         raise ModelError(
             f"model: the bounds of one example need about {needed / 1e9:.1f} GB, this machine has "
@@ -48,10 +48,10 @@ def fits(limit: int, needed: int) -> bool:
 
 
 def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
-    """Call ``step(begin, end)`` over [0, total), ``size`` items at a time; halve a chunk that does not fit the memory.
+    """Call ``step(begin, end)`` over [0, total), ``size`` items at a time; halve a chunk that does not fit in memory.
 
-    The halved chunk is tried again, so a step must be repeatable. Returns the size that fitted. An out-of-memory error
-    is raised only for a single item. Other errors of a step are raised unchanged.
+    The halved chunk is tried again, so a step must be repeatable. Returns the last size, which fitted. An out-of-memory
+    error is raised only if a single item does not fit. Other errors of a step are raised unchanged.
 
     >>> in_chunks(5, 2, lambda begin, end: print(begin, end))
     0 2
@@ -72,7 +72,7 @@ def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
 
 
 def most_live(nodes: Sequence[Node]) -> int:
-    """Largest number of coefficients that a row has at once in a backward pass through these nodes, given in order."""
+    """Return the largest number of coefficients that a row has at once in a backward pass through ordered nodes."""
     live, peak = {nodes[-1]}, 0
     for node in reversed(nodes):
         below = live | set(node.inputs)

@@ -23,7 +23,7 @@ _FEW = 1000
 
 @dataclasses.dataclass(frozen=True)
 class EngineBounds:
-    """Bounds, float64 [B, S], and the number of each bound's method, uint8 [B, S]; iteration yields only the bounds."""
+    """Bounds, float64 [B, S], and the method number of each bound, uint8 [B, S]; iteration yields only the bounds."""
 
     lower: Tensor
     upper: Tensor
@@ -35,20 +35,20 @@ class EngineBounds:
 
     @classmethod
     def joined(cls, parts: Sequence[EngineBounds]) -> EngineBounds:
-        """The bounds of several sets of inputs, in order."""
+        """Concatenate the bounds of several batches of input sets."""
         if len(parts) == 1:
             return parts[0]
         return cls(*(torch.cat([vars(bounds)[field.name] for bounds in parts]) for field in dataclasses.fields(cls)))
 
     @classmethod
     def by(cls, method: str, lower: Tensor, upper: Tensor) -> EngineBounds:
-        """Bounds that one method gave."""
+        """Return bounds that all come from one method."""
         number = torch.full((1,) * lower.dim(), NUMBERS[method], dtype=torch.uint8, device=lower.device)
         return cls(lower, upper, number.expand(lower.shape), number.expand(lower.shape))
 
     @classmethod
     def unknown(cls, method: str, sets: int, rows: int) -> EngineBounds:
-        """Infinite bounds, on the CPU."""
+        """Return infinite bounds, on the CPU."""
         lower = torch.full((sets, rows), -torch.inf, dtype=torch.float64, device="cpu")
         return cls.by(method, lower, -lower)
 
@@ -74,7 +74,7 @@ class EngineBounds:
         vars(self).update(lower_by=self.lower_by.contiguous(), upper_by=self.upper_by.contiguous())
 
     def names(self) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
-        """The names of the methods of the lower and of the upper bounds, [B, S]."""
+        """Return the method names of the lower and of the upper bounds, [B, S]."""
         return _named(self.lower_by), _named(self.upper_by)
 
 

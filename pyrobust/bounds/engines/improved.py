@@ -19,7 +19,7 @@ Run = Callable[[InputSet, Rows, Query, bool], EngineBounds]
 
 
 def improved(run: Run, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
-    """The better of CROWN's bounds and a search's bounds; the search runs only where needed and while time is left.
+    """Return the better of CROWN's bounds and a search's bounds; search only where needed and while time is left.
 
     The search may end with looser bounds than CROWN's, because tightening a range changes the initial slopes.
     """
@@ -36,5 +36,5 @@ def improved(run: Run, inputs: InputSet, rows: Rows, query: Query, with_upper: b
 
 
 def rows_of(rows: Rows, chosen: Tensor | slice) -> Rows:
-    """The rows of the chosen sets if each set has its own rows, else all rows."""
+    """Return the rows of the chosen sets if each set has its own rows, else all rows."""
     return rows if rows is None or (isinstance(rows, Tensor) and rows.dim() == 2) else rows[chosen]

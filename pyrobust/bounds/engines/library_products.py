@@ -1,7 +1,7 @@
 """Products of wide layers by the machine's matrix and convolution routines, for the native engine.
 
 The bounds on rounding errors hold for sums of products in IEEE arithmetic, in any order, but not for Winograd or FFT.
-Operators are therefore called by name, so that torch does not choose another algorithm. Where a setting allows another
+Operators are therefore called by name, so that torch does not choose another algorithm. If a setting allows another
 number format, the operators are not called.
 """
 
@@ -25,7 +25,7 @@ _Floats = npt.NDArray[Any]
 
 
 class LayerProduct(enum.IntEnum):
-    """A product with a layer's weights: ``LayerProduct`` of csrc/bounds/engine/wide/library_products.h."""
+    """A product with a layer's weights; the same as ``LayerProduct`` in csrc/bounds/engine/wide/library_products.h."""
 
     FORWARD = 0  # W·z
     MAGNITUDE = 1  # |W|·z
@@ -72,7 +72,8 @@ class LibraryProducts:
     """The products of one network's layers, called by the native engine.
 
     Args:
-        layers: number, node and weight (flat, in the engine's floats) of each layer that is a sum of products.
+        layers: number, node and weight of each layer that is a sum of products; weights are flat, in the engine's
+            floats.
     """
 
     def __init__(self, layers: list[tuple[int, Linear | Conv2d, _Floats]]) -> None:
@@ -92,19 +93,19 @@ class LibraryProducts:
 
     @property
     def least(self) -> int:
-        """Multiplications per example from which on interval bounds of a layer use oneDNN."""
+        """Return the number of multiplications per example from which on interval bounds of a layer use oneDNN."""
         return _SMALL
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Run the block so that the caller's settings do not change the arithmetic, and no gradients are recorded."""
+        """Run the block without recording gradients, and with arithmetic that the caller's settings do not change."""
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             yield
 
     def __call__(self, i: int, product: int, operand: _Floats, *channels: int) -> _Floats:
-        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass.
+        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse in the backward pass.
 
-        ``channels`` is the begin and end (excluded) of the channels that the product uses; empty for all.
+        ``channels`` is the half-open range of channels that the product uses; empty for all channels.
         """
         layer, z, kind = self._layers[i], torch.from_numpy(operand), LayerProduct(product)
         magnitude = kind is LayerProduct.MAGNITUDE

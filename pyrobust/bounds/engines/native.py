@@ -94,15 +94,14 @@ class Engine:
         return native_network(self._output, torch.float64, self._floats.eps / 2)
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bounds [B, S] of rows [S, K] or [B, S, K] times the output; without ``with_upper``, upper bounds are +inf.
+        """Return bounds [B, S] of rows [S, K] or [B, S, K] times the output; upper ones are inf without ``with_upper``.
 
-        Sound float32 bounds are recomputed in float64, example by example, in three cases. First, if a bound is not
+        Sound float32 bounds are recomputed in float64, example by example, in three cases. First, a bound is not
         finite, because a number may have overflowed. (With ``semantics="float32"`` it is not recomputed, since the
-        deployed model would overflow, too.) Second, in CROWN and CROWN-IBP without ``with_upper``, if a lower bound may
-        fail to be positive only because of rounding errors; only the sign of these bounds matters. Third, in networks
-        with reciprocals and roots of wide ranges, if the interval bounds were tighter than the bounds of the backward
-        pass. The coefficients of the backward pass may then be so large that they cancel only with the precision of
-        float64.
+        deployed model would overflow, too.) Second, in CROWN and CROWN-IBP without ``with_upper``, rounding errors may
+        be the only reason why a lower bound is not positive; only the sign of these bounds matters. Third, in networks
+        with reciprocals and roots of wide ranges, the interval bounds were tighter than the bounds of the backward
+        pass: its coefficients may be so large that they cancel only with the precision of float64.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less

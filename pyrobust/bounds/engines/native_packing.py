@@ -51,7 +51,7 @@ _Doubles = npt.NDArray[np.float64]
 
 
 class Packed(NamedTuple):
-    """The engine's network for a graph, and the library products of its layers."""
+    """The engine's network for a graph, with the library products of its layers."""
 
     network: _C.BoundNetwork32
     products: LibraryProducts
@@ -60,7 +60,7 @@ class Packed(NamedTuple):
 
 
 def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> Packed:
-    """The engine's network for a graph, in float32 or float64 arithmetic.
+    """Return the engine's network for a graph, in float32 or float64 arithmetic.
 
     Args:
         output: the graph.

@@ -10,7 +10,7 @@ from pyrobust.bounds.methods import METHODS, Method
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """How bounds are computed; most fields are those of ``BoundOptions``.
+    """How bounds are to be computed; most fields are those of ``BoundOptions``.
 
     Attributes:
         decides: whether a row is finished once its lower bound is positive.
@@ -32,7 +32,7 @@ class Query:
 
     @property
     def deadline(self) -> float | None:
-        """Time of ``time.monotonic`` at which the work ends."""
+        """Time, on the clock of ``time.monotonic``, at which the work ends."""
         return None if self.watch is None else self.watch.deadline
 
     @property

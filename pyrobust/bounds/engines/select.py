@@ -20,7 +20,7 @@ def check_engine(name: str | None) -> None:
 
 
 def engine_for(output: Node, dtype: torch.dtype, model_device: torch.device, name: str | None) -> Engine | TensorEngine:
-    """The engine called ``name``; by default "native" for a model on the CPU, "torch" for a model on a GPU.
+    """Return the engine called ``name``; by default, "native" for a model on the CPU, "torch" for one on a GPU.
 
     Raises:
         InputError: the engine is "torch", but the model is neither on the CPU nor on a CUDA GPU.

@@ -28,7 +28,7 @@ SHARES = 1000
 
 
 class Watch:
-    """The progress of one call's engines, an estimate of their time, and their early end at a time limit or by Ctrl-C.
+    """Watches the engines of one call: their progress, an estimate of their time, and an early end.
 
     Engines report how many rows of backward passes are done; ``tell`` and ``add`` return whether to continue. Rows that
     are unfinished when the watch ends the work keep their interval bounds, if they have any.
@@ -69,7 +69,7 @@ class Watch:
         return self.interrupt is None and (self.deadline is None or time.monotonic() < self.deadline)
 
     def begin(self, work: Work, query: Query, norm: str, examples: int, rows: int, memory: int) -> None:
-        """Begin to bound ``rows`` linear functions for each of ``examples`` sets, in ``memory`` bytes at once."""
+        """Begin to bound ``rows`` linear functions for each of ``examples`` sets, using ``memory`` bytes at once."""
         self._work, self._query, self._norm, self._size = work, query, norm, examples
         self._count, self._memory = rows, memory
         self._rows: Sequence[int] = []
@@ -78,7 +78,7 @@ class Watch:
         self._begun = self._last = time.monotonic()
 
     def tell(self, rows: Sequence[int], spared: Sequence[int], examples: int) -> bool:
-        """Record how many rows of each layer are done and how many are not needed, and how many examples are done."""
+        """Record how many rows of each layer are done or not needed, and how many examples are done."""
         self._rows, self._spared, self._done = rows, spared, examples
         return self._look()
 
@@ -96,7 +96,7 @@ class Watch:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """End the block at Ctrl-C; results that it has stored are kept."""
+        """End the block at Ctrl-C; results that the block has stored are kept."""
         try:
             yield
         except KeyboardInterrupt as interrupt:
@@ -109,7 +109,7 @@ class Watch:
             raise self.interrupt
 
     def finish(self, examples: int) -> None:
-        """Count the examples of a run that has ended."""
+        """Count the examples of a run that has ended as done."""
         self._before += examples
         self._show(self._before / max(1, self._examples))
 

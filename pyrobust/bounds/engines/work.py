@@ -24,11 +24,11 @@ class Work:
 
     @functools.cached_property
     def intervals(self) -> float:
-        """Work of interval bounds of all layers: a forward pass for the centers and another for the radii."""
+        """Count the work of interval bounds of all layers: a forward pass for centers and another for radii."""
         return 2.0 * sum(_products(step.node, step.node.size) for step in self._steps)
 
     def row(self, i: int, *, to_input: bool = True) -> float:
-        """Work of a backward pass from one neuron of layer i, limited to the neuron's receptive field.
+        """Count the work of a backward pass from one neuron of layer i, within the neuron's receptive field.
 
         The pass ends at the input or, without ``to_input``, at the first nonlinear layers.
         """
@@ -37,7 +37,7 @@ class Work:
         return self._row[i, to_input]
 
     def of(self, rows: Sequence[float], *, to_input: bool = True) -> float:
-        """Work of backward passes of which ``rows[i]`` start at layer i."""
+        """Count the work of backward passes, ``rows[i]`` of which start at layer i."""
         return sum(count * self.row(i, to_input=to_input) for i, count in enumerate(rows) if count)
 
     def _of_row(self, i: int, to_input: bool) -> float:
@@ -58,7 +58,7 @@ class Work:
         return total
 
     def rows(self, method: Method, norm: str, count: int) -> list[float]:
-        """The largest number of rows that start at each layer when ``count`` functions of the output are bounded."""
+        """Return the most rows that start at each layer if ``count`` functions of the output are bounded."""
         steps = self._steps
         result = [0.0] * len(steps)
         analysis = Analysis(steps, len(steps) - 1)

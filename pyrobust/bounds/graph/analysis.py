@@ -46,7 +46,7 @@ def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, lis
 
 
 def read_counts(node: Gather | MaxPool) -> list[Tensor]:
-    """How often the node reads each element of each of its inputs: int64 [size] for each input.
+    """Count how often the node reads each element of each of its inputs: int64 [size] for each input.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> read_counts(Gather(name="g", shape=(3,), inputs=(x, x), index=torch.tensor([0, 0, 3])))
@@ -59,7 +59,7 @@ def read_counts(node: Gather | MaxPool) -> list[Tensor]:
 
 
 class Origin(NamedTuple):
-    """Where elements come from: indices into the concatenation of distinct nodes, −1 for the constant 0."""
+    """The origin of elements, as indices into the concatenation of distinct nodes; −1 stands for the constant 0."""
 
     nodes: tuple[Node, ...]
     places: Tensor
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
 
 
 def origin(node: Node) -> Origin:
-    """Where the elements [size] of a node come from, traced back through every ``Gather`` and ``Reshape``.
+    """Trace the elements [size] of a node back through every ``Gather`` and ``Reshape`` to their origin.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> last = Gather(name="g", shape=(1,), inputs=(x,), index=torch.tensor([1]))
@@ -148,7 +148,7 @@ def _power(node: Activation) -> float | None:
 
 
 def seminorm(node: Node) -> tuple[list[Node], Node] | None:
-    """The result of ``squares_below`` for the argument of a square root; None if the node is not a square root."""
+    """Apply ``squares_below`` to the argument of a square root; None if the node is not a square root."""
     return squares_below(node.inputs[0]) if isinstance(node, Activation) and _power(node) == 0.5 else None
 
 
@@ -167,7 +167,7 @@ EVERYTHING = (-math.inf, math.inf)
 
 
 def needs_interval_bounds(nodes: Iterable[Node]) -> bool:
-    """Whether intervals may be tighter than backward passes, due to products, known ranges or partial functions.
+    """Whether interval bounds may be tighter than backward passes, due to products, known ranges or partial functions.
 
     A reciprocal or a root needs a range that is known to be positive.
     """
@@ -196,12 +196,12 @@ class Analysis:
         output: the index of the output layer.
 
     Attributes:
-        consumers: for each layer the layers that read it, one entry per read.
+        consumers: for each layer, the layers that read it, one entry for each read.
         fused: for each layer, whether it is affine and its only reader is an activation, which then includes the
             rounding errors of the affine layer.
         affine_in_input: for each layer, whether it is an affine function of the network's input.
-        ends_affine_part: for each layer, whether it is affine in the input and either the output or read by a layer
-            that is not affine in it.
+        ends_affine_part: for each layer, whether it is affine in the input, and is the output or is read by a layer
+            that is not affine in the input.
     """
 
     def __init__(self, steps: Sequence[Step], output: int) -> None:
@@ -225,7 +225,7 @@ class Analysis:
     def repeats(self, i: int) -> list[int]:
         """Return, for each input of layer i, the largest number of times that the layer reads one element of it.
 
-        This number is at least 1.
+        These numbers are at least 1.
         """
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool):
@@ -233,7 +233,7 @@ class Analysis:
         return [_largest(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
-        """The same as ``repeats``, but reads are added up where a layer occurs several times among the inputs."""
+        """Like ``repeats``, but the reads of a layer that occurs several times among the inputs are added up."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
             return self.repeats(i)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 @contextlib.contextmanager
 def batch_kept_first(model: nn.Module) -> Iterator[None]:
-    """Within the block, give attention modules a forward pass that keeps the batch dimension first.
+    """Within the block, replace attention modules' forward pass by one that keeps the batch dimension first.
 
     The modules' own forward pass moves the batch dimension behind the token dimension and merges the batch with the
     heads. Lowering rules, however, expect the batch as the first dimension. Modules with another forward pass, or

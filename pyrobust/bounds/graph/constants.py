@@ -58,7 +58,7 @@ class Constant:
         self.is_evaluated: bool = any(operand.is_evaluated for operand in operands)
 
     def value(self) -> Tensor:
-        """The tensor that the model computes, differentiable with respect to the parameters."""
+        """Return the tensor that the model computes, differentiable with respect to the parameters."""
         values: list[Tensor] = []
         for compute, places in self._schedule:
             values.append(compute(*[values[i] for i in places]))
@@ -90,29 +90,29 @@ class Constant:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Constant:
-        """The exact floats of a tensor, read at the first use of ``exact`` or the enclosure.
+        """Return the exact floats of a tensor as a constant; they are read when ``exact`` or ``enclosure`` is used.
 
         Raises:
-            ModelError: an element is NaN or infinite (at that first use).
+            ModelError: an element is NaN or infinite (raised at that first use).
         """
         enclosure, exact = _frozen(lambda: tensor)
         return cls(lambda: tensor, enclosure, (), exact)
 
     @classmethod
     def evaluated(cls, function: Callable[..., Tensor], operands: Sequence[Constant]) -> Constant:
-        """A function of constants; its float result counts as a parameter of the real network. Errors: see ``of``."""
+        """Return a function of constants whose float result counts as a parameter of the real network."""
         constant = cls(function, lambda: enclosure(), tuple(operands), lambda: exact())
         enclosure, exact = _frozen(constant.value)
         constant.is_evaluated = True
         return constant
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
-        """The same numbers after ``move``: a view, a permutation or a slice."""
+        """Return the numbers as rearranged by ``move``: a view, a permutation or a slice."""
         return Constant.arranged(move, [self])
 
     @classmethod
     def arranged(cls, move: Callable[..., Tensor], constants: Sequence[Constant]) -> Constant:
-        """The numbers of several constants, and zeros, as ``move`` arranges them."""
+        """Return the numbers of several constants, and zeros, as ``move`` arranges them."""
 
         def enclosure() -> Enclosure:
             lower, upper = zip(*(constant.enclosure() for constant in constants), strict=True)
@@ -140,10 +140,10 @@ class Constant:
         return _computed(lambda a, b: a / b, lambda a, b: _product(a, _inverse(b)), self, other)
 
     def sqrt(self) -> Constant:
-        """The square roots.
+        """Return the square roots.
 
         Raises:
-            ModelError: a number is negative (at the first use of the enclosure).
+            ModelError: a number is negative (raised when the enclosure is first used).
         """
         return _computed(lambda a: a.sqrt(), _root, self)
 

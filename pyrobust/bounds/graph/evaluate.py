@@ -25,7 +25,7 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def forward(output: Node, x: Tensor) -> Tensor:
-    """The value of a node for a batch x [B, ...], differentiable in x and in the constants.
+    """Return the value of a node for a batch x [B, ...], differentiable in x and in the constants.
 
     >>> node = Input(name="x", shape=(2,), inputs=())
     >>> forward(Sum(name="0", shape=(2,), inputs=(node, node), signs=(1, -1)), torch.ones(1, 2))
@@ -35,7 +35,7 @@ def forward(output: Node, x: Tensor) -> Tensor:
 
 
 def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
-    """The values of all nodes that the output depends on; arguments as for ``forward``."""
+    """Return the values of all nodes that the output depends on; arguments are as for ``forward``."""
     values: dict[Node, Tensor] = {}
     for node in in_order(output):
         if isinstance(node, Input):
@@ -55,13 +55,13 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
 
 
 def activate(node: Activation, z: Tensor) -> Tensor:
-    """The values of an activation; raises ModelError if its row has no forward function."""
+    """Return the values of an activation; raise ModelError if its row has no forward function."""
     engine = "the evaluation of a graph"
     return required(row_of(node, engine).forward, node, "forward function", engine)(node, z)
 
 
 def affine(node: Node, inputs: list[Tensor]) -> Tensor:
-    """The value of an affine node for the values [B, ...] of its inputs."""
+    """Return the value of an affine node for the values [B, ...] of its inputs."""
     z = inputs[0]
     if isinstance(node, Linear):
         return functional.linear(z, like(node.weight, z), None if node.bias is None else like(node.bias, z))
@@ -81,7 +81,7 @@ def affine(node: Node, inputs: list[Tensor]) -> Tensor:
 
 
 def like(constant: Constant, z: Tensor) -> Tensor:
-    """The value of a constant in the model itself, in the dtype and on the device of z."""
+    """Return the value that a constant has in the model, in the dtype and on the device of z."""
     return constant.value().to(z.device, z.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The graph of a classifier, in the kinds of node that bounds propagate through.
+"""The graph of a classifier, made of the kinds of node that bounds propagate through.
 
 Every node is a function of its input nodes, and its shape is the shape of one example. A node is an affine map
 (``Linear``, ``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), an
@@ -49,7 +49,7 @@ class Input(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Linear(Node):
-    """The map W z + b from all N elements of its input to M numbers: weight [M, N], bias [M] or None."""
+    """The map W z + b from all N elements of the input to M numbers: weight [M, N], bias [M] or None."""
 
     weight: Constant
     bias: Constant | None
@@ -91,7 +91,7 @@ class Gather(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sort(Gather):
-    """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair in the last input.
+    """Sorts disjoint pairs in ascending order: element i is the smaller or larger of a pair in the last input.
 
     The last input holds the elements. Of a pair a and b, the other inputs hold the smaller element, a − relu(a − b),
     and the larger one, b + relu(a − b). The node gathers its elements from the inputs, so that linear bounds pass
@@ -110,12 +110,12 @@ class Sort(Gather):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Reshape(Node):
-    """The elements of its input, in order, in another shape."""
+    """The elements of the input, in order, in another shape."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sum(Node):
-    """The sum of its inputs, each times a sign, +1 or -1; all inputs have the same shape."""
+    """The sum of the inputs, each times a sign, +1 or -1; all inputs have the same shape."""
 
     signs: tuple[int, ...]
 
@@ -144,7 +144,7 @@ class Activation(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Product(Node):
-    """The elementwise product of its two inputs, both of the node's shape."""
+    """The elementwise product of the two inputs, both of the node's shape."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -155,7 +155,7 @@ class MaxPool(Node):
 
 
 def in_order(output: Node) -> list[Node]:
-    """All nodes that the output depends on, each after its inputs.
+    """Return all nodes that the output depends on, each after its inputs.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> y = Sum(name="y", shape=(2,), inputs=(x, x), signs=(1, 1))

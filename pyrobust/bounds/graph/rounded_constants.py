@@ -1,4 +1,4 @@
-"""Constants in an engine's floats, with their distance from the exact values."""
+"""Constants in an engine's floats, with their distances from the exact values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: f
 
 
 def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], float]:
-    """The weights of a node in floats of a dtype, and their largest relative error.
+    """Return the weights of a node in floats of a dtype, and their largest relative error.
 
     Raises:
         ModelError: a weight has no relative error, because it is zero but not exactly known.
@@ -62,7 +62,7 @@ def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[np
 
 
 def bias_of(constant: Constant | None) -> tuple[_Doubles, float]:
-    """The bias in float64, empty for None, and its largest error."""
+    """Return the bias in float64 (empty for None), and its largest error."""
     if constant is None:
         return np.zeros(0), 0.0
     exact = rounded(constant, None, 0.0, np.float64)

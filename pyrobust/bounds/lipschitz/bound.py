@@ -106,7 +106,7 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
 
 
 class LipschitzEngine:
-    """An engine, on the CPU, that bounds outputs over balls by the output at the center and a Lipschitz constant.
+    """An engine, on the CPU, that bounds outputs over balls from the output at the center and a Lipschitz constant.
 
     Args:
         output: the graph.
@@ -122,7 +122,7 @@ class LipschitzEngine:
         return engine_for(self._output, torch.float64, CPU, None)
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bound the products of specification rows [S, K] or [B, S, K] with the outputs: [B, S]; see ``Engine.run``.
+        """Bound the products of specification rows [S, K] or [B, S, K] with the outputs, [B, S]; see ``Engine.run``.
 
         Raises:
             InputError: the sets are not balls, or semantics is not "real".
@@ -139,7 +139,7 @@ class LipschitzEngine:
         return EngineBounds.by(LIPSCHITZ, lower, upper)
 
     def radius(self, inputs: InputSet, rows: Margins, query: Query) -> Tensor:
-        """The radius around each center within which rows [B, S, K] times the outputs are proved positive: float64 [B].
+        """Return the radius of each ball, float64 [B], in which rows [B, S, K] times the outputs are proved positive.
 
         The radius is ``min_s m_s / g_s``, rounded down, with margins m at the center and slopes g. It is infinite where
         all slopes are 0, and 0 where a margin is not proved to be positive.

@@ -1,4 +1,4 @@
-"""The Lipschitz constant of a graph: constants of its layers, multiplied along paths and added where paths meet."""
+"""The Lipschitz constant of a graph: layers' constants are multiplied along paths and added where paths meet."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Constants:
       rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁, where each element of input zᵢ is read at most rᵢ times. Several gathers in a row
       count as one, so that splitting and concatenating again does not increase the constant; relu(z) and relu(−z)
       together count as z, because only one of them changes at a time.
-    - The root of a sum of squares with weights A ≥ 0, √(A z² + b): its elements are weighted l2 norms, which change by
+    - The root of a weighted sum of squares, √(A z² + b) with A ≥ 0: its elements are weighted l2 norms, which change by
       at most √(A Δ²) if z changes by Δ. The constant is √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence it is 1 for the
       l2 norms of disjoint windows.
     - ``Sort``: 1, because sorting never increases the distance of two tuples (Anil, Lucas and Grosse, 2019).
-    - ``MaxPool``: for two inputs with differences dᵢ, the maxima of a window differ by at most the largest difference
-      in the window, hence 1 in l∞. If an element is in at most r windows, then Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r
-      in l2, and r in l1.
+    - ``MaxPool``: for two inputs with differences dᵢ, the maxima of a window differ by at most the largest |dᵢ| in the
+      window, so the constant is 1 in l∞. If an element is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², so it
+      is √r in l2, and r in l1.
     - ``Activation``: the largest absolute slope.
 
     Args:
@@ -91,7 +91,7 @@ class Constants:
             self.value[node] = math.inf if node in folded else self._of(node)
 
     def of(self, node: Node) -> float:
-        """The constant of a node as a function of the input."""
+        """Return the constant of a node as a function of the input."""
         return self.value[node]
 
     def _of(self, node: Node) -> float:
@@ -156,7 +156,7 @@ class Constants:
         return _product(value, self.value[z])
 
     def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
-        """The weights times the factors of a scale before the layer, and the node to which the layer then applies.
+        """Multiply weights by the factors of a scale before the layer; also return the node that the layer then reads.
 
         The weights stay unchanged in three cases: the layer has no scale before it; the factors of the scale differ
         within a channel; or the scale is folded into the layer before the scale.

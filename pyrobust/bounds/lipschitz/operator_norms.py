@@ -28,19 +28,19 @@ _NUMBERS = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Enclosures middle ± radius of exact weights, both tensors float64 and of the same shape."""
+    """Enclosures middle ± radius of exact weights; both tensors are float64 and have the same shape."""
 
     middle: Tensor
     radius: Tensor
 
     @classmethod
     def of(cls, lower: Tensor, upper: Tensor) -> Weights:
-        """Weights from the ends of an enclosure."""
+        """Return weights, given the ends of an enclosure."""
         middle = torch.where(lower == upper, lower, lower / 2 + upper / 2)
         return cls(middle, torch.maximum(upper - middle, middle - lower) * _UP)
 
     def times(self, other: Weights) -> Weights:
-        """Elementwise products; shapes broadcast."""
+        """Multiply elementwise; shapes broadcast."""
         a, b = self.middle.abs(), other.middle.abs()
         middle = self.middle * other.middle
         spread = a * other.radius + self.radius * b + self.radius * other.radius
@@ -49,12 +49,12 @@ class Weights:
         return Weights(middle, (spread + rounding) * _UP)
 
     def magnitude(self) -> Tensor:
-        """Upper bounds of the absolute values."""
+        """Return upper bounds of the absolute values."""
         return torch.where(self.radius > 0, (self.middle.abs() + self.radius) * _UP, self.middle.abs())
 
 
 def linear_norm(weights: Weights, norm: str) -> float:
-    """An upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
+    """Return an upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
 
     For l∞, the bound is the largest sum of absolute values in a row; for l1, it is the largest sum in a column; for l2,
     see ``spectral_norms``.
@@ -69,7 +69,7 @@ def linear_norm(weights: Weights, norm: str) -> float:
 
 
 def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
-    """An upper bound of the operator norm of a convolution with these weights and its zero padding.
+    """Return an upper bound of the operator norm of a convolution with these weights and its zero padding.
 
     For l∞ and l1, the bound is the largest sum of absolute values in a row (l∞) or a column (l1) of the layer's matrix.
     For l2, Gram iteration bounds the norm of a matrix. If the layer is small, this is the layer's matrix; otherwise, it
@@ -216,6 +216,6 @@ def _waves(extent: int, size: int) -> Tensor:
 
 
 def map_norm(node: Linear | Conv2d, weights: Weights, norm: str) -> float:
-    """An upper bound of the norm of a layer with these weights; inf where it cannot be bounded."""
+    """Return an upper bound of the norm of a layer with these weights; inf if it cannot be bounded."""
     bound = linear_norm(weights, norm) if isinstance(node, Linear) else conv_norm(node, weights, norm)
     return math.inf if math.isnan(bound) else bound

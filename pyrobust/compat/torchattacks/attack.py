@@ -182,7 +182,7 @@ class Attack:
         self._set_targeted("targeted(random)", self.get_random_target_label, quiet)
 
     def get_target_label(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Targets [N] according to the mode.
+        """Return targets [N] according to the mode.
 
         Args:
             inputs: images, in the format of ``get_logits``.
@@ -193,7 +193,7 @@ class Attack:
         return labels if self._target_map is None else self._target_map(inputs, labels)
 
     def get_least_likely_label(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Class [N] with the kth_min-th smallest logit among all classes but the label.
+        """Return the class with the kth_min-th smallest logit among all classes but the label, [N].
 
         Args:
             inputs: images, in the format of ``get_logits``.
@@ -208,7 +208,7 @@ class Attack:
         return others[:, self._kth_min - 1]
 
     def get_random_target_label(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """A random class [N] other than the label.
+        """Draw a random class other than the label, [N].
 
         Args:
             inputs: images, in the format of ``get_logits``.
@@ -246,7 +246,7 @@ class Attack:
         self.return_type = _checked_type("type", type)
 
     def get_output_with_eval_nograd(self, inputs: Tensor) -> Tensor:
-        """Logits in evaluation mode, without gradients; see ``get_logits`` for the inputs' format."""
+        """Return logits in evaluation mode, without gradients; see ``get_logits`` for the inputs' format."""
         with modes_restored(self.model), torch.no_grad():
             self.model.to(self.device).eval()
             return self.get_logits(inputs.to(self.device))

@@ -65,7 +65,7 @@ class Record:
             print(self.attack._progress_line(share, *self.summary()), end="\r")
 
     def summary(self) -> tuple[float, float, float]:
-        """(robust accuracy in percent, mean l2 distance of the fooled images, seconds of the last batch)."""
+        """Return (robust accuracy in percent, mean l2 distance of the fooled images, seconds of the last batch)."""
         labels, predictions = torch.cat(self.labels), torch.cat(self._predictions)
         correct = 100 * float((labels == predictions).double().mean())
         return correct, float(torch.cat(self._distances).double().mean()), self._seconds
@@ -103,7 +103,7 @@ def read_record(path: str | os.PathLike[str], names: list[str]) -> dict[str, Ten
 
 
 def levels(images: Tensor, clean: Tensor) -> Tensor:
-    """Levels 0 … 255 of images in [0, 1], rounded toward the clean images.
+    """Return the levels 0 … 255 of images in [0, 1], rounded toward the clean images.
 
     >>> levels(torch.tensor([0.503, 0.497]), torch.tensor([0.5, 0.5]))
     tensor([128, 127], dtype=torch.uint8)

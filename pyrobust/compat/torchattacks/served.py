@@ -130,10 +130,10 @@ class EveryExample:
 
 
 class AllSteps(EveryExample, BatchAttack):
-    """Takes all steps, with signed or normalized gradients, for every example, even if an iterate fools the model.
+    """Takes all steps for every example, with signed or normalized gradients, even if an iterate fools the model.
 
-    x_{t+1} = Π(x_t + step_size·d(g_t)), with projection Π, direction d and gradient ∇_t; g_t = decay·g_{t−1} + ∇_t /
-    mean|∇_t|, or ∇_t if decay is None. With step_size None, x_{t+1} = Π(x_t + g_t).
+    x_{t+1} = Π(x_t + step_size·d(g_t)), with projection Π and direction d, where g_t = decay·g_{t−1} + ∇_t / mean|∇_t|
+    for the gradient ∇_t; without decay, g_t = ∇_t. With step_size None, x_{t+1} = Π(x_t + g_t).
     """
 
     def __init__(
@@ -174,13 +174,13 @@ class AllSteps(EveryExample, BatchAttack):
 
 
 def over_mean(gradient: Tensor) -> Tensor:
-    """The gradient divided by its mean absolute value; 0 where the mean is 0."""
+    """Divide the gradient by its mean absolute value; return 0 where this is 0."""
     mean = gradient.abs().flatten(1).mean(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
     return gradient / per_example(mean, gradient)
 
 
 def cross_entropy(state: AttackState, logits: Tensor) -> Tensor:
-    """Cross entropy [B] of the labels or, for a targeted attack, minus the cross entropy of the targets."""
+    """Return the cross entropy [B] of the labels; for a targeted attack, minus that of the targets."""
     value = functional.cross_entropy(logits, state.y, reduction="none")
     return -value if state.targeted else value
 
@@ -193,7 +193,7 @@ def image_batch(attack: Attack, images: Tensor) -> Tensor:
 
 
 def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
-    """Gradient [B, ...] of the sum of the costs [B] at x."""
+    """Return the gradient [B, ...] at x of the sum of the costs [B]."""
     leaf = x.detach().requires_grad_()
     with torch.enable_grad():
         total = cost(leaf).sum()
@@ -201,10 +201,10 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
-    """Gradient [B, ...] of the loss, up to a positive factor for each example.
+    """Return the gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors avoid underflow. If examples are coupled, all factors are 1: an input then affects the losses of several
-    examples, and different factors would weight these losses differently.
+    The factors prevent underflow. If examples are coupled, an input affects the losses of several examples, and
+    different factors would weight these losses differently; then all factors are 1.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))
@@ -221,7 +221,7 @@ class Adapted(nn.Module):
         self._set_modes = attack._set_modes
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of images in [0, 1]."""
+        """Return the logits of images in [0, 1]."""
         logits: Tensor = self.model(self._normalize(images))
         return logits
 

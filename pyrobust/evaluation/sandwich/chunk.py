@@ -29,11 +29,11 @@ _LARGEST = sys.float_info.max
 
 
 class SandwichChunk:
-    """Compute a sandwich of a base classifier chunk by chunk, as the ``Step`` of a sweep.
+    """The ``Step`` of a sandwich of a base classifier: bounds the images of one chunk.
 
     ``confirming`` holds attacks at increasing epsilons; each attack runs on the images that are undecided at its
-    epsilon. ``farthest`` is the largest radius to try where no adversarial example was found: the diameter of the clip
-    range or, without a clip range, of the data's range.
+    epsilon. If no adversarial example was found, radii up to ``farthest`` are tried: the diameter of the clip range or,
+    without a clip range, of the data's range.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SandwichChunk:
         self.options, self.methods, self.farthest = options, methods, farthest
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Compute the columns of images x [B, C, H, W], except idx, label and seconds; report finished images."""
+        """Return the columns of images x [B, C, H, W], except idx, label and seconds; report finished images."""
         label = y.numpy()
         self.runner.probe_rows(x)
         clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)

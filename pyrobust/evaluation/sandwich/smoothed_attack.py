@@ -28,7 +28,7 @@ _RESERVE = 3.0
 
 
 class AveragedClassifier(nn.Module):
-    """Logarithms of averaged class probabilities; the average is over fixed samples of a smoother's noise.
+    """Logarithms of class probabilities that are averaged over fixed samples of a smoother's noise.
 
     The output ``log((1/m)·Σₖ softmax(f(x + δₖ)))`` is a differentiable surrogate of the smoothed classifier, for
     attacks (Salman et al., 2019). All inputs share the m samples, which are reserved for attacks.
@@ -50,7 +50,7 @@ class AveragedClassifier(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logarithms of the averaged probabilities [N, K] of inputs [N, ...]."""
+        """Return the logarithms of the averaged probabilities [N, K] of inputs [N, ...]."""
         noisy = (x.unsqueeze(1) + self.noise.to(x.dtype)).flatten(0, 1)
         if self.normalize is not None:
             mean, std = (statistic.to(x).view(-1, *[1] * (x.dim() - 2)) for statistic in self.normalize)
@@ -109,7 +109,7 @@ class SmoothedAttack:
         self.needed = (-float(special.ndtri(alpha_attack / 2)) + _RESERVE) / math.sqrt(n_attack)
 
     def find(self, x: Tensor, y: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return points [B, ...], and for each point whether its votes reject the label, bool [B].
+        """Return the nearest points found [B, ...], and for each point whether its votes reject the label, bool [B].
 
         Args:
             x: [B, C, H, W], float32, in the clip range and on the smoother's grid.

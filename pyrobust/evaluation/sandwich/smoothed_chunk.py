@@ -16,7 +16,7 @@ from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 
 
 class SmoothedSandwichChunk:
-    """Compute a sandwich of a smoothed classifier chunk by chunk, as the ``Step`` of a sweep."""
+    """The ``Step`` of a sandwich of a smoothed classifier: bounds the images of one chunk."""
 
     def __init__(self, smoother: RandomizedSmoothing, parameters: Mapping[str, Any]) -> None:
         self.smoother, self.parameters = smoother, parameters
@@ -26,7 +26,7 @@ class SmoothedSandwichChunk:
         self.attack = SmoothedAttack(smoother, clip, shape, **parameters["settings"], **tests)
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets samples done."""
+        """Return the columns of images x [B, C, H, W], except idx, label and seconds; ``report`` gets samples done."""
         p = self.parameters
         label = y.numpy()
         certified = self.smoother.certify_batch(

@@ -133,12 +133,12 @@ class Chart:
 
 
 def percent_ticks() -> tuple[Tick, ...]:
-    """Ticks of a vertical axis of shares."""
+    """Return the ticks of a vertical axis of shares."""
     return tuple(Tick(100 - share, f"{share} %") for share in (0, 25, 50, 75, 100))
 
 
 def ticks(begin: float, end: float, limit: int = 8) -> tuple[Tick, ...]:
-    """Round numbers on a horizontal axis.
+    """Return round numbers as ticks of a horizontal axis.
 
     >>> [tick.text for tick in ticks(0.0, 1.0, 6)]
     ['0', '0.2', '0.4', '0.6', '0.8', '1']
@@ -177,7 +177,7 @@ def line_path(x: Sequence[float], y: Sequence[float], begin: float, end: float) 
 
 
 def between(upper: str, lower: str) -> str:
-    """The area between two paths from left to right."""
+    """Return the area between two paths from left to right."""
     back = [point for point in lower.removeprefix("M").split("L")]
     return f"{upper}L{'L'.join(reversed(back))}Z"
 

@@ -34,7 +34,7 @@ _NAMES = {"linf": "l∞", "l2": "l2", "l1": "l1", "l0": "l0"}
 
 
 def norm_name(norm: str) -> str:
-    """Name of a norm in text.
+    """Return the name of a norm as it is written in text.
 
     >>> norm_name("linf")
     'l∞'
@@ -43,7 +43,7 @@ def norm_name(norm: str) -> str:
 
 
 def accuracy_chart(subject: PageSubject, name: str) -> Chart | None:
-    """Certified and attacked accuracy over the radius; None if there are no radii."""
+    """Draw certified and attacked accuracy over the radius; None if there are no radii."""
     if (subject.lower is None and subject.upper is None) or not subject.reach > 0:
         return None
     x_max = 1.04 * subject.reach
@@ -166,13 +166,13 @@ def _band(
 def common_radii(subjects: Sequence[PageSubject]) -> list[float]:
     """Return the radii for tables of several subjects.
 
-    They are the radii of the subject with the most radii, and the headline radius.
+    They are the radii of the subject with the most radii, together with the headline radius.
     """
     return sorted({*max((subject.radii for subject in subjects), key=len), subjects[0].headline})
 
 
 def shares_table(subject: PageSubject) -> ReportTable:
-    """Certified, undecided and broken shares at the radii of a subject."""
+    """Return a table of the certified, undecided and broken shares at the radii of a subject."""
     names = ["certified"] if subject.lower is not None else []
     names += ["not broken", "broken or misclassified"] if subject.upper is not None else []
     if subject.lower is not None:
@@ -199,7 +199,7 @@ def shares_table(subject: PageSubject) -> ReportTable:
 
 
 def share(rate: Rate) -> Quantity:
-    """A share in percent with its interval."""
+    """Return a share in percent with its interval."""
     return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
 
 
@@ -237,7 +237,7 @@ def survival_chart(subject: PageSubject, name: str) -> Chart | None:
 
 
 def radius_charts(subject: PageSubject, name: str) -> list[Chart]:
-    """Histograms of the certified radii and of the distances of adversarial examples, over the correct examples."""
+    """Draw histograms of certified radii and of distances of adversarial examples, over the correct examples."""
     charts: list[Chart] = []
     for kind, bound in (("certified radii", subject.lower), ("distances of adversarial examples", subject.upper)):
         if bound is not None:
@@ -294,7 +294,7 @@ def _histogram(subject: PageSubject, bound: Bound, kind: str, name: str) -> Char
 
 
 def overlay_chart(subjects: Sequence[PageSubject], name: str) -> Chart:
-    """Curves of several subjects with radii in one norm."""
+    """Draw the curves of several subjects with radii in one norm."""
     norm = subjects[0].norm
     x_max = 1.04 * max(subject.reach for subject in subjects)
     x = sorted(

@@ -49,8 +49,8 @@ class Pictures:
 
     Attributes:
         images: the data set.
-        adversarial: a mapping from data-set indices to runs. It has an entry for each example with an adversarial
-            example: the run that found the nearest one.
+        adversarial: a mapping from data-set indices to runs. For each example with an adversarial example, it gives the
+            run that found the nearest one.
     """
 
     images: LabelledImages
@@ -78,7 +78,7 @@ class Pictures:
         return low, high if high > low else low + 1
 
     def of(self, indices: Sequence[int]) -> dict[int, Picture]:
-        """The pictures of some examples, by their data-set indices."""
+        """Return the pictures of some examples by their data-set indices."""
         shape = list(self.images.shape)
         wanted: dict[Run, list[int]] = {}
         for index in indices:

@@ -31,7 +31,7 @@ BEGINS = b"<!doctype html>\n<!-- pyrobust report -->\n"
 
 
 class Live(NamedTuple):
-    """Notice of a run in progress: a mark, a line of text, and the seconds between reloads (None if there are none)."""
+    """Notice of a run in progress: a mark, a line of text, and the seconds between reloads (None to not reload)."""
 
     mark: str
     text: str

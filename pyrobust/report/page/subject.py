@@ -75,7 +75,7 @@ class PageSubject:
         adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
         pictures: pictures of the examples; None if there are none, for the reason in ``no_pictures``.
         alpha: probability that one of the intervals misses the true value.
-        asked: radii requested for the run, other than the radii at which its bounds were decided.
+        asked: radii requested for the run, in addition to those at which its bounds were decided.
         headline: the radius to which the first screen refers; see `with_common_radius`.
         chosen: radii of the tables; empty for the subject's own radii.
     """
@@ -207,7 +207,7 @@ class PageSubject:
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
-        """Positions of the examples, the least robust first.
+        """Positions of the examples, beginning with the least robust.
 
         Correctly classified examples are ordered by the upper bound, then by the lower bound. Misclassified examples
         are ordered by the certified radius of the wrong class, largest first.

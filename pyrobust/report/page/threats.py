@@ -297,7 +297,7 @@ def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
 def attempt_columns(
     verdicts: ThreatVerdicts, answers: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Columns of the first attempts, for the page's script; columns without content are left out.
+    """Return the columns of the first attempts for the page's script; columns without content are left out.
 
     ``answers`` are the answers of the attacked model, by id.
 

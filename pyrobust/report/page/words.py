@@ -70,7 +70,7 @@ def verdict(subject: PageSubject) -> str:
 
 
 def key_numbers(subject: PageSubject) -> list[KeyNumber]:
-    """Three or four numbers with their intervals."""
+    """Return three or four numbers with their intervals."""
     radius = subject.headline
     at = f"{norm_name(subject.norm)} {number_text(radius)}"
     numbers = [_rate("Correct without a change", subject.clean)]
@@ -137,7 +137,7 @@ def _short(data: str) -> str:
 
 
 def title_of(subjects: Sequence[PageSubject]) -> str:
-    """Title of a page."""
+    """Return the title of a page."""
     models = list(dict.fromkeys(subject.model for subject in subjects))
     data = list(dict.fromkeys(_short(subject.data) for subject in subjects if subject.data))
     models = [model.replace(", weights ", ", ") for model in models]

@@ -74,7 +74,7 @@ class NamedRate:
 
     @property
     def title(self) -> str:
-        """Name of the rate, and what it refers to.
+        """Name of the rate, and the setting that it refers to.
 
         >>> NamedRate("accuracy", None, {"sigma": 0.25}).title
         'accuracy at sigma 0.25'

@@ -18,7 +18,7 @@ from pyrobust.threats.verdicts import ThreatVerdict
 
 
 def read_report(path: Path, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """All attempts of a report; an attempt whose detectors have not run has no verdict.
+    """Return all attempts of a report; an attempt whose detectors have not run has no verdict.
 
     The behaviour is the field of the attempt that ``behaviour`` names. By default, the behaviour is the probe together
     with the number of the prompt within the probe. Rewritten forms of a prompt have the same number.

@@ -43,7 +43,7 @@ Parts: TypeAlias = Iterator[tuple[str, dict[str, Any]]]
 
 
 def archive_parts(path: Path) -> Parts:
-    """Parts of an ``.eval`` log; archives that unpack to an implausibly large size are refused."""
+    """Return the parts of an ``.eval`` log; refuse archives that unpack to an implausibly large size."""
     with read_errors(str(path)), zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}
         samples = sorted(name for name in members if name.startswith("samples/") and name.endswith(".json"))
@@ -91,7 +91,7 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> by
 
 
 def log_parts(log: dict[str, Any], path: Path) -> Parts:
-    """Parts of a JSON log."""
+    """Return the parts of a JSON log."""
     yield str(path), log
     for i, sample in enumerate(array_field(log, "samples", str(path))):
         where = f"{path}: samples[{i}]"
@@ -99,7 +99,7 @@ def log_parts(log: dict[str, Any], path: Path) -> Parts:
 
 
 def verdicts_of(parts: Parts, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """A verdict of each scorer on each sample and epoch, and the samples without a result."""
+    """Return a verdict of each scorer on each sample and epoch, and verdicts for the samples without a result."""
     location, log = next(parts)
     rows: list[ThreatVerdict] = []
     seen: dict[str, dict[str, Any]] = {}
@@ -113,7 +113,7 @@ def verdicts_of(parts: Parts, threshold: float | None, behaviour: str | None = N
 
 
 def answers_of(parts: Parts) -> list[ThreatAnswer]:
-    """The answer to each sample and epoch, and the samples without a result."""
+    """Return the answer to each sample and epoch, and answers for the samples without a result."""
     location, log = next(parts)
     answers, seen = [], {}
     for where, sample in parts:

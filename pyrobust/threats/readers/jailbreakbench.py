@@ -40,7 +40,7 @@ def read_artifact(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
 
 
 def read_table(path: Path) -> list[ThreatVerdict]:
-    """A CSV table of judgements of several artifacts, without their prompts.
+    """Read a CSV table of judgements of several artifacts, which does not contain their prompts.
 
     The table states how many prompts each artifact submitted, not which ones. Only entries that failed both during the
     attack and according to the judges can be unsubmitted. Of these entries, the entries with the most queries are

@@ -108,7 +108,7 @@ class ThreatRun:
 
     @property
     def verdicts(self) -> ThreatVerdicts:
-        """Verdicts of all judges on all attempts.
+        """Return the verdicts of all judges on all attempts.
 
         If the attacked model was not called, ``status`` is "unsubmitted". If the attacked model gave no answer, or if
         the judge gave no verdict or was not called yet, ``status`` is "error". ``cost`` is the number of tokens of the
@@ -130,7 +130,7 @@ class ThreatRun:
         return ThreatVerdicts(tuple(result), str(self.path))
 
     def answers(self) -> list[ThreatAnswer]:
-        """The attacked model's answers to all attempts.
+        """Return the attacked model's answers to all attempts.
 
         Raises:
             FileFormatError: the file is damaged.

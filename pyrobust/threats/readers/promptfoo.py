@@ -22,7 +22,7 @@ _RAISED: Final = ("Custom function threw error:", "Python code execution failed:
 
 
 def read_lines(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """All results of a file of JSON Lines."""
+    """Read all results of a file of JSON Lines."""
     return numbered(
         _result(f"{path}: line {line}", entry, i, behaviour) for i, (line, entry) in enumerate(json_lines(path))
     )

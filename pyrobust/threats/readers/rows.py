@@ -15,7 +15,7 @@ _FALSE = ("false", "0", "0.0", "no")
 
 
 def verdict(where: str, **values: Any) -> ThreatVerdict:
-    """A verdict from JSON values; integers become floats where floats are expected. FileFormatError names the place."""
+    """Make a verdict from JSON values; integers become floats where floats are expected. Errors name ``where``."""
     for name in ("score", "cost"):
         if type(values.get(name)) is int:
             values[name] = number(values[name], f"{where}: {name}")
@@ -28,7 +28,7 @@ def verdict(where: str, **values: Any) -> ThreatVerdict:
 
 
 def named_field(name: str, where: str, *holders: dict[str, Any]) -> str:
-    """The text of a field, from the first object that has the field; dots in the name lead to nested fields."""
+    """Return the text of a field, from the first object that has the field; dots in the name lead to nested fields."""
     for holder in holders:
         value: Any = holder
         for step in [name] if name in holder else name.split("."):
@@ -62,7 +62,7 @@ def count(value: Any, where: str) -> int | None:
 
 
 def truth(value: Any, where: str) -> bool | None:
-    """True, False or None from a JSON value or its text; empty text is None."""
+    """Return True, False or None from a JSON value or its text; empty text is None."""
     if value is None or isinstance(value, bool):
         return value
     text = str(value).strip().lower()

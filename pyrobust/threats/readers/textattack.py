@@ -22,7 +22,7 @@ _COUNTS: Final = {"successful": "Successful", "failed": "Failed", "skipped": "Sk
 
 
 def read_table(path: Path) -> list[ThreatVerdict]:
-    """The CSV log: a row for each attacked text. Prompt and behaviour are the text without the marks [[ ]]."""
+    """Read the CSV log, a row for each attacked text; prompt and behaviour are the text without the marks [[ ]]."""
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):
         result = entry.get("result_type", "")

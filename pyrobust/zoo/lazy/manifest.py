@@ -161,7 +161,7 @@ def read_block(
 
 
 def block_hash(x: Tensor, y: Tensor) -> str:
-    """SHA-256 of the little-endian bytes of pixels and labels, in hex.
+    """Return the SHA-256 of the little-endian bytes of pixels and labels, in hex.
 
     >>> block_hash(torch.zeros(1, 1, 1, 1), torch.tensor([0]))[:8]
     '15ec7bf0'

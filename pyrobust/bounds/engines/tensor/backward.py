@@ -1,8 +1,8 @@
 """Backward passes of linear bounds, in packed rows, from a layer to the input (Zhang et al., 2018).
 
 A row is a linear function of one layer's neurons and belongs to one example. The rows of all examples lie one after the
-other, so that each step is one operation for all rows. For each row, the operation reads the relaxations of the row's
-example. Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive
+other, so that each step is one operation for all rows; for each row, it reads the relaxations of the row's example.
+Rows that start at neighbouring neurons of a convolution have coefficients only in a window that holds their receptive
 fields; all other rows have coefficients for the whole layer.
 """
 
@@ -30,7 +30,7 @@ _BLOCK = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class NormBalls:
-    """Balls of radii epsilon [B] in a norm; ``center`` holds the constants by which coefficients are multiplied."""
+    """Balls of radii epsilon [B] in a norm; ``center`` holds constants that input coefficients are multiplied by."""
 
     norm: str
     center: Pair
@@ -48,7 +48,7 @@ class FiniteSets:
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
         changes: [B], the largest number of parts of an input that may differ from their first points at the same time.
-        error: [B, P·m], the rounding error that a coefficient of 1 causes in its row.
+        error: [B, P·m], the rounding error of a row with coefficient 1 at this element.
     """
 
     points: Tensor
@@ -60,7 +60,7 @@ class FiniteSets:
         return FiniteSets(self.points[chosen], self.changes[chosen], self.error[chosen])
 
     def minimum(self, a: Tensor, image: Tensor) -> Tensor:
-        """Lower bounds [R], over all inputs, of the sums Σ aᵢ·xᵢ, for rows of coefficients a [R, P·m]."""
+        """Return lower bounds [R], over all inputs, of the sums Σ aᵢ·xᵢ, for rows of coefficients a [R, P·m]."""
         total = -concretize_rows(a.abs(), image, self.error, self.error)
         size = max(1, _BLOCK // self.points[0, :, :, 0].numel())
         for i in image.bincount().nonzero().squeeze(1).tolist():
@@ -69,7 +69,7 @@ class FiniteSets:
         return total
 
     def minimiser(self, a: Tensor, image: Tensor) -> Tensor:
-        """The elements [R, P·m] of the inputs at which the sums of ``minimum`` are smallest."""
+        """Return the elements [R, P·m] of the inputs for which the sums of ``minimum`` are smallest."""
         rows = []
         for row, i in zip(a, image.tolist(), strict=True):
             points, changes = self.points[i], int(self.changes[i])  # [P, K, m]
@@ -101,10 +101,11 @@ class BackwardPass:
     Attributes:
         network: the layers.
         arithmetic: the arithmetic that bounds hold for.
-        relaxations: the pair of constants (``Pair``) or the linear relaxation of each layer.
-        underflow: the error that underflow can cause in a row: [B].
+        relaxations: the pair of constants (``Pair``) of each affine layer, or the linear relaxation of each other
+            layer.
+        underflow: the error that underflow can cause in a row, [B].
         subset: the input set, if it is smaller than its box.
-        stop: whether to stop at activations and concretize over their ranges, which gives interval bounds of the rows.
+        stop: whether to stop at activations and concretize on their ranges, which gives interval bounds of the rows.
     """
 
     network: Network
@@ -115,7 +116,7 @@ class BackwardPass:
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-        """Bounds (lower, upper) [R] of neurons [R] of layer i, which is affine or a product; see ``Windows``.
+        """Return bounds (lower, upper) [R] of neurons [R] of layer i, which is affine or a product; see ``Windows``.
 
         ``image`` [R] holds the example of each neuron.
         """
@@ -132,7 +133,7 @@ class BackwardPass:
         windows: Windows,
         kept: dict[int, Tensor] | None = None,
     ) -> Tensor:
-        """Lower bounds [R] of neurons times signs [R], ±1; other arguments as in ``from_neurons``."""
+        """Return lower bounds [R] of neurons times signs [R], ±1; other arguments are as in ``from_neurons``."""
         layer = self.network.layers[i]
         if isinstance(layer.node, Product):
             start = units(neuron, sign, layer.node.shape, windows[i], layer.size)
@@ -147,7 +148,7 @@ class BackwardPass:
         return self._propagate(below, image, total, windows, kept)
 
     def from_specification(self, image: Tensor, a: Tensor, kept: dict[int, Tensor] | None = None) -> Tensor:
-        """Lower bounds [R] of specification rows a [R, size], whose memory is overwritten.
+        """Return lower bounds [R] of specification rows a [R, size], which are overwritten.
 
         ``kept`` receives the coefficients of the input and of each layer with a relaxation, by the layer's number.
         """
@@ -169,7 +170,7 @@ class BackwardPass:
         return kept[0].where(finite.unsqueeze(1), 0.0), b.where(finite, -torch.inf)
 
     def minimiser(self, image: Tensor, a: Tensor) -> Tensor:
-        """The points [R, n] of the input sets at which rows of coefficients are smallest, up to rounding."""
+        """Return the points [R, n] of the input sets at which rows of coefficients are smallest, up to rounding."""
         low, high = (bound[image] for bound in self.relaxations.box(0))
         corner = torch.where(a > 0, low, high)
         if self.subset is None:
@@ -328,7 +329,7 @@ def _accumulate(coefficients: dict[int, Tensor], terms: dict[int, Tensor]) -> No
 
 
 def row_size(network: Network, i: int, windows: Windows) -> int:
-    """Largest number of elements in memory for a row from layer i: the coefficients and temporaries of a step."""
+    """Return the most elements in memory for a row from layer i: coefficients, and temporaries of a step."""
 
     def size(j: int) -> int:
         window, layer = windows[j], network.layers[j]

@@ -28,15 +28,15 @@ class Outward:
         self._tiny = self.TINY if sound else 0.0
 
     def up(self, a: Tensor) -> Tensor:
-        """An upper bound of the real number that was rounded to a."""
+        """Return an upper bound of the real number whose rounded value is a."""
         return a + (a.abs() * self._step + self._tiny)
 
     def down(self, a: Tensor) -> Tensor:
-        """A lower bound of the real number that was rounded to a."""
+        """Return a lower bound of the real number whose rounded value is a."""
         return a - (a.abs() * self._step + self._tiny)
 
     def rounding_error(self, size: Tensor) -> Tensor:
-        """The rounding error of several sums and products with a total magnitude of at most ``size``."""
+        """Bound the rounding error of several sums and products with a total magnitude of at most ``size``."""
         return size * (8 * self._step) + self._tiny
 
     def gamma(self, n: int, roundoff: float = ROUNDOFF) -> float:
@@ -47,10 +47,10 @@ class Outward:
         return x / (1 - x) * (1 + 2.0**-50) if x < 0.25 else float("inf")
 
     def underflow(self, operations: int) -> float:
-        """The total error if ``operations`` results lie below the smallest normal number."""
+        """Bound the total error if ``operations`` results are below the smallest normal number."""
         return operations * self._tiny
 
 
 def magnitude(lower: Tensor, upper: Tensor) -> Tensor:
-    """The largest |z| in each range."""
+    """Return the largest |z| in each range."""
     return torch.maximum(lower.abs(), upper.abs())

@@ -68,7 +68,7 @@ class TensorEngine:
         self._work = Work([Step(layer.node, layer.inputs) for layer in layers])
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bounds [B, S] of rows [S, K] or [B, S, K] times the output; without ``with_upper``, upper bounds are +inf.
+        """Return bounds [B, S] of rows [S, K] or [B, S, K] times the output; upper ones are inf without ``with_upper``.
 
         Raises:
             ModelError: matrix products on this device may not be IEEE float64, or one example does not fit into memory.
@@ -93,7 +93,7 @@ class TensorEngine:
         return bounds
 
     def ranges(self, inputs: InputSet, query: Query) -> Iterator[tuple[Node, Tensor, Tensor]]:
-        """For each layer but the input, in order: (layer, lower, upper), with lower and upper [B, size] on the CPU."""
+        """Yield (layer, lower, upper) for each layer but the input, in order: bounds [B, size] on the CPU."""
         layers = self._network.layers[1:]
         lower = [torch.full((len(inputs), layer.size), -torch.inf, dtype=torch.float64) for layer in layers]
         upper = [torch.full_like(low, torch.inf) for low in lower]
@@ -106,7 +106,7 @@ class TensorEngine:
         return zip((layer.node for layer in layers), lower, upper, strict=True)
 
     def linear(self, inputs: InputSet, rows: Tensor | None, query: Query) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Linear bounds A·x + b of the rows on each set, on the CPU: A [B, S, n] and b [B, S], lower, then upper."""
+        """Return lower and upper linear bounds A·x + b of rows on each set: A [B, S, n] and b [B, S], on the CPU."""
         network = self._network
         if rows is None:
             rows = torch.eye(network.layers[network.output].size, dtype=torch.float64, device=network.device)

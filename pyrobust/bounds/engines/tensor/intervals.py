@@ -1,4 +1,4 @@
-"""Interval bound propagation, rounded outward: sums of products by center and radius (Gowal et al., 2018)."""
+"""Interval bound propagation, rounded outward; sums of products use center and radius (Gowal et al., 2018)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxP
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """The arithmetic that bounds hold for, and the engine's own.
+    """The arithmetic of the bounded forward pass, and that of the engine.
 
     Attributes:
         out: directed rounding of the engine.
@@ -31,11 +31,11 @@ class Arithmetic:
     unbounded: bool = False
 
     def times(self, a: Tensor, b: Tensor) -> Tensor:
-        """The product; 0 where either factor is 0, even if the other factor is infinite."""
+        """Return the product; it is 0 if either factor is 0, even if the other is infinite."""
         return torch.where((a == 0) | (b == 0), 0.0, a * b) if self.unbounded else a * b
 
     def share(self, roundings: int) -> float:
-        """The relative error of ``roundings`` roundings of the deployed forward pass."""
+        """Return the relative error of ``roundings`` roundings in the deployed forward pass."""
         return self.out.gamma(roundings, self.deployed)
 
 
@@ -52,12 +52,12 @@ class LayerRange:
     undefined: Tensor | None = None
 
     def magnitude(self) -> Tensor:
-        """The largest |z|."""
+        """Return the largest |z| of each neuron."""
         return magnitude(self.lower, self.upper)
 
 
 def range_of(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> LayerRange:
-    """The range of a layer from the ranges of its inputs; from −inf to inf where unknown."""
+    """Return a layer's range, given the ranges of its inputs; it is −inf to inf where unknown."""
     result = _range(layer, inputs, arithmetic)
     undefined = _undefined(layer, inputs, result, arithmetic)
     if layer.nonlinear:
@@ -95,7 +95,7 @@ def _undefined(layer: Layer, inputs: list[LayerRange], result: LayerRange, arith
 
 
 def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arithmetic) -> Tensor | None:
-    """The rounding error of a deployed function with values in a range; None for 0."""
+    """Return the rounding error of a deployed function with values in a range; None stands for 0."""
     node, share = layer.node, arithmetic.share(layer.roundings)
     if share == 0 or not isinstance(node, Activation):
         return None
@@ -212,7 +212,7 @@ def _multiplied(x: LayerRange, y: LayerRange, arithmetic: Arithmetic) -> LayerRa
 
 
 def deployed_product_error(x: LayerRange, y: LayerRange, arithmetic: Arithmetic) -> Tensor | None:
-    """The error of a deployed product, from rounding and from flushing factors to zero; None for 0."""
+    """Return the error of a deployed product, from rounding and from flushing factors to zero; None stands for 0."""
     share, out = arithmetic.share(1), arithmetic.out
     if share == 0:
         return None
@@ -222,7 +222,7 @@ def deployed_product_error(x: LayerRange, y: LayerRange, arithmetic: Arithmetic)
 
 
 def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
-    """The elements [B, size] that a Gather takes from its inputs [B, ...]."""
+    """Return the elements [B, size] that a Gather takes from its inputs [B, ...]."""
     flat = torch.cat([*inputs, inputs[0].new_zeros(len(inputs[0]), 1)], 1)
     return flat[:, layer.index]  # -1 is the last
 
@@ -239,5 +239,5 @@ def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: LayerRange) -> tuple[
 
 
 def windows(layer: Layer, z: Tensor, outside: float) -> Tensor:
-    """The elements [B, size, K] of each window of a MaxPool; beyond the border, elements are ``outside``."""
+    """Return the elements [B, size, K] of each window of a MaxPool; beyond the border, elements are ``outside``."""
     return torch.cat([z, z.new_full((len(z), 1), outside)], 1)[:, layer.index]  # -1 is the last

@@ -1,4 +1,4 @@
-"""Sums of products in float64 by direct algorithms only: matrix products, and convolutions computed as matrix products.
+"""Sums of products in float64 by direct algorithms only: matrix products, also for convolutions.
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Every BLAS that torch calls computes products of float64 matrices as sums of products in
@@ -38,7 +38,7 @@ def check_products(device: torch.device) -> None:
 
 
 def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
-    """The sums Σ w·z [N, size] of a layer, without bias, for z [N, inputs]; w is the weight, or its magnitude."""
+    """Return the sums Σ w·z [N, size] of a layer, without bias, for z [N, inputs]; w is the weight or its magnitude."""
     node = layer.node
     if not isinstance(node, Conv2d):
         return z @ weight.mT
@@ -49,7 +49,7 @@ def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
 
 
 def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """The coefficients of a layer's input in the window ``want``, from those of the layer in the window ``have``."""
+    """Return the coefficients of a layer's input in the window ``want``, from the layer's in the window ``have``."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return a @ weight
@@ -66,9 +66,9 @@ def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) 
 
 
 def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """``backward`` for rows with a single coefficient, ±1: weights are copied, not summed.
+    """Do the step of ``backward`` for rows with a single coefficient, ±1: weights are copied, not summed.
 
-    ``neuron`` [R] is the place of each row's coefficient, and ``sign`` [R] its value.
+    ``neuron`` [R] is the position of each row's coefficient, and ``sign`` [R] is its value.
     """
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
@@ -103,7 +103,7 @@ def _patches(z: Tensor, node: Conv2d) -> Tensor:
 
 
 def patches_of(layer: Layer, window: Window | None) -> int:
-    """Number of elements in the patches of one row, for which ``forward`` and ``backward`` also need memory."""
+    """Return the number of elements in the patches of a row, for which ``forward`` and ``backward`` need memory."""
     if not isinstance(layer.node, Conv2d):
         return 0
     places = (window or Window.whole(layer.node.shape)).size((1, *layer.node.shape[1:]))

@@ -44,7 +44,7 @@ _NONE = torch.empty(0, dtype=torch.float64, device="cpu")
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Layer:
-    """A node whose inputs are indices of earlier layers; tensors are float64, and empty if the node does not use them.
+    """A node as a layer; its tensors are float64, and empty if the node does not use them.
 
     Attributes:
         node: the operation.
@@ -52,15 +52,15 @@ class Layer:
         weight: weight of a Linear [M, N], or of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact weights
             are weight·(1 + e), |e| ≤ weight_error.
         bias: bias of an affine layer [size]; the shift of a Scale.
-        bias_error: the largest distance of the exact bias from ``bias``; for a Scale, one for each neuron.
+        bias_error: the largest distance of the exact bias from ``bias``; for a Scale, one number per neuron.
         scale: factors of a Scale [size].
         scale_error: [size], the largest distance of the exact factors from ``scale``.
         index: index of a Gather [size], or windows of a MaxPool [size, K].
         pairs: pairs of a Sort [size, 2].
         larger: ``larger`` of a Sort [size].
         roundings: number of roundings of the deployed forward pass, unless the layer is a sum of products.
-        adds: number of additions to each of the layer's coefficients in a backward pass, if several consumers add to
-            it.
+        adds: number of additions to each of the layer's coefficients in a backward pass; more than 0 only if several
+            consumers add to them.
         fused: see ``Analysis``.
     """
 
@@ -189,7 +189,7 @@ class Network:
                     self.layers[source].adds += times * layer.inputs.count(source)
 
     def representatives(self, i: int) -> tuple[Tensor, Tensor] | None:
-        """The result of ``representatives`` for layer i's neurons, on the network's device."""
+        """Return the ``representatives`` of layer i's neurons, on the network's device."""
         if i not in self._representatives:
             representative = representatives(self.layers[i].node)
             self._representatives[i] = (
@@ -200,5 +200,5 @@ class Network:
         return self._representatives[i]
 
     def input_adds(self, layer: Layer) -> int:
-        """Largest number of additions to any one coefficient of a layer's inputs."""
+        """Return the largest number of additions to any one coefficient of a layer's inputs."""
         return max((self.layers[source].adds for source in layer.inputs), default=0)

@@ -24,25 +24,25 @@ class Window(NamedTuple):
 
     @classmethod
     def whole(cls, planes: Planes) -> Window:
-        """The window that covers a whole layer."""
+        """Return the window that covers a whole layer."""
         return cls(0, planes[1], 0, planes[2])
 
     def join(self, other: Window) -> Window:
-        """The smallest window that contains both windows."""
+        """Return the smallest window that contains both windows."""
         return Window(min(self.y0, other.y0), max(self.y1, other.y1), min(self.x0, other.x0), max(self.x1, other.x1))
 
     def within(self, planes: Planes) -> Window:
-        """The part of the window inside the planes; one element if this part is empty."""
+        """Return the part of the window inside the planes; one element if this part is empty."""
         y0, x0 = (min(max(begin, 0), size - 1) for begin, size in ((self.y0, planes[1]), (self.x0, planes[2])))
         return Window(y0, max(y0 + 1, min(self.y1, planes[1])), x0, max(x0 + 1, min(self.x1, planes[2])))
 
     def size(self, planes: Planes) -> int:
-        """Number of elements of a layer [C, H, W] in the window."""
+        """Return the number of elements of a layer [C, H, W] in the window."""
         return planes[0] * (self.y1 - self.y0) * (self.x1 - self.x0)
 
 
 def reach(node: Conv2d, window: Window) -> Window:
-    """The window of a convolution's input that a window of its output reads, padding included."""
+    """Return the window of a convolution's input, padding included, that a window of its output reads."""
     kernel = node.weight.shape[2:]
     ends = []
     for axis, (begin, end) in enumerate(((window.y0, window.y1), (window.x0, window.x1))):
@@ -56,7 +56,7 @@ Windows = dict[int, Window | None]
 
 
 def windows_below(network: Network, i: int, window: Window | None) -> Windows:
-    """For rows that start in a window of layer i, their windows in all layers below it."""
+    """Return the windows, in all layers below layer i, of rows that start in a window of layer i."""
     windows: Windows = {i: window}
     for j in range(i, -1, -1):
         if j not in windows:
@@ -79,7 +79,7 @@ def _below(layer: Layer, window: Window | None) -> Window | None:
 
 
 def cropped(t: Tensor, planes: Planes, window: Window | None) -> Tensor:
-    """The part [N, size] of a layer inside a window, contiguous."""
+    """Return the part [N, size] of a layer inside a window, contiguous."""
     if window is None or window == Window.whole(planes):
         return t.contiguous()
     y0, y1, x0, x1 = window
@@ -99,7 +99,7 @@ def moved(a: Tensor, planes: Planes, have: Window | None, want: Window | None) -
 
 
 def units(neuron: Tensor, sign: Tensor, planes: Planes, window: Window | None, size: int) -> Tensor:
-    """Rows with one coefficient each: ±1 at a neuron of the window."""
+    """Return rows that have one coefficient each, ±1 at a neuron of the window."""
     if window is not None:
         neuron, size = _inside(neuron, planes, window), window.size(planes)
     return sign.new_zeros(len(neuron), size).scatter_(1, neuron.unsqueeze(1), sign.unsqueeze(1))

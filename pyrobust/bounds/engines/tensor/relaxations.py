@@ -53,7 +53,7 @@ class LayerRelaxation(NamedTuple):
 
 
 class Relaxations:
-    """The pairs and relaxations of all layers for a chunk of examples, each computed at its first use.
+    """The pairs and relaxations of all layers for a chunk of examples; each is computed when it is first used.
 
     Args:
         network: the layers.
@@ -75,20 +75,20 @@ class Relaxations:
         self._share = out.gamma(2 * network.neurons + 64)
 
     def pair(self, i: int) -> Pair:
-        """The bias of an affine layer, minus and plus the error of its step in the backward pass."""
+        """Return the bias of an affine layer, minus and plus the error of its step in the backward pass."""
         if i not in self._pairs:
             self._pairs[i] = self._without_nan(self.with_rounding_error(*self._pair(i)))
         return self._pairs[i]
 
     def relaxation(self, i: int) -> LayerRelaxation:
-        """The linear relaxation of an activation or a maximum."""
+        """Return the linear relaxation of an activation or a maximum."""
         if i not in self._by_layer:
             node = self._network.layers[i].node
             self._by_layer[i] = self._maximum(i) if isinstance(node, MaxPool) else self._function(i)
         return self._by_layer[i]
 
     def free_slopes(self, i: int) -> tuple[Tensor, float, float] | None:
-        """The neurons whose lower slope may be any number in an interval (bool [B, size]), and the interval's ends.
+        """Return which neurons may have any lower slope in an interval, bool [B, size], and the interval's ends.
 
         None for layers without such neurons.
         """
@@ -116,13 +116,13 @@ class Relaxations:
         return self._slopes[i]
 
     def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """Linear relaxations in the first and in the second factor of a product, which is bounded by their sum."""
+        """Return linear relaxations in the first and the second factor of a product, whose sum bounds the product."""
         if i not in self._products:
             self._products[i] = self._product(i)
         return self._products[i]
 
     def box(self, i: int) -> Pair:
-        """The range of a layer where a backward pass ends, widened by the rounding error of a row's sums."""
+        """Return the range of a layer where a backward pass ends, widened by the rounding error of a row's sums."""
         return self._without_nan(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
 
     def _without_nan(self, pair: Pair) -> Pair:
@@ -140,12 +140,12 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """Rounding error of a row with coefficient 1 at the inputs, including the error of differences of inputs."""
+        """Bound the rounding error of a row with coefficient 1 at the inputs, and of differences of inputs."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
     def underflow(self, i: int) -> Tensor:
-        """The error that underflow can cause in a row at layer i: [B]."""
+        """Bound the error that underflow can cause in a row at layer i, [B]."""
         network, out = self._network, self._arithmetic.out
         layer = network.layers[i]
         total = torch.zeros(len(self._ranges[0].lower), dtype=torch.float64, device=network.device)
@@ -277,19 +277,19 @@ class Relaxations:
 
 
 class Plane(NamedTuple):
-    """p·x + q·y + c, a bound of x·y; [B, size] each."""
+    """The plane p·x + q·y + c, a bound of x·y; p, q and c are [B, size]."""
 
     p: Tensor
     q: Tensor
     c: Tensor
 
     def negative(self) -> Plane:
-        """The plane times −1."""
+        """Return the plane times −1."""
         return Plane(-self.p, -self.q, -self.c)
 
 
 def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, Plane]:
-    """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
+    """Return planes below and above x·y on a box; they are constant and infinite where the box is unbounded.
 
     McCormick (1976) gives two planes p·x + q·y + c below x·y: one has p = l_y and q = l_x, the other has p = u_y and
     q = u_x. These two planes and all planes between them are equally tight in the middle of the box and on average

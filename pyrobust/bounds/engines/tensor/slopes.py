@@ -64,7 +64,7 @@ class SlopeSearching:
     def improve(
         self, bound: Callable[[dict[int, Tensor]], Tensor], bounds: Tensor, *, decides: bool | None = None
     ) -> Tensor:
-        """The best lower bounds [R] of rows, at least ``bounds``.
+        """Return the best lower bounds [R] of rows, which are at least ``bounds``.
 
         Args:
             bound: computes the bounds with the current slopes, and stores the coefficients of the backward pass in its
@@ -95,7 +95,7 @@ class SlopeSearching:
         return best
 
     def gradient(self, coefficients: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Derivatives [R, size] of the bounds with respect to each layer's slopes, from the coefficients of a pass."""
+        """Return the derivatives [R, size] of the bounds in each layer's slopes, from the coefficients of a pass."""
         layers, relaxations = self.backward_pass.network.layers, self.backward_pass.relaxations
         minimiser = self.backward_pass.minimiser(self.every, coefficients[0])
         values = _values(relaxations, layers[: max(self._slopes) + 1], coefficients, minimiser)

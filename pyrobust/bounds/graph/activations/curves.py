@@ -105,7 +105,7 @@ class Curve:
 
 
 def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Float64 bounds of the values on ranges: ±inf if no bound is known, NaN if an end of the range is NaN."""
+    """Return float64 bounds of the values on ranges: ±inf if no bound is known, NaN if an end of the range is NaN."""
     low, high = _extremes(curve, lower, upper)
     low, high = low - _value_error(curve, low), high + _value_error(curve, high)
     low, high = low.clamp(*curve.image), high.clamp(*curve.image)
@@ -138,7 +138,7 @@ def _value_error(curve: Curve, value: Tensor) -> Tensor:
 
 
 def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """The float64 relaxation on ranges, rounded outward; slopes are 0 where an end is infinite or numbers overflow."""
+    """Return the float64 relaxation, rounded outward; slopes are 0 where an end is infinite or numbers overflow."""
     low, high = curve_interval(curve, lower, upper)
     known = lower.isfinite() & upper.isfinite() & curve.defined_on(lower, upper)
     l, u = lower.where(known, 1.0), upper.where(known, 1.0)  # noqa: E741 - the field's names
@@ -155,12 +155,12 @@ def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxa
 
 
 class Touch(NamedTuple):
-    """An upper relaxation, and for each concave piece a tangent that bounds the function on the piece.
+    """An upper relaxation, and a tangent for each concave piece that bounds the function on this piece.
 
     Attributes:
         slope: slope of the relaxation.
         left: the first point where the relaxation touches the function.
-        right: the last such point. If left = right, the relaxation is a tangent, else it is a chord.
+        right: the last point where it does. If left = right, the relaxation is a tangent; otherwise it is a chord.
         pieces: for each concave piece, its begin and end, and the point and slope of a tangent; a piece is empty where
             begin ≥ end.
     """
@@ -172,7 +172,7 @@ class Touch(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """A tangent to a concave piece through an end of the range: point of contact, slope, whether it exists."""
+    """A tangent to a concave piece through an end of the range: point of contact, slope, and whether it exists."""
 
     point: Tensor
     slope: Tensor
@@ -365,7 +365,7 @@ def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
 
 
 def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentiable:
-    """The bounds of a curve for training.
+    """Return the bounds of a curve for training.
 
     A relaxation touches the curve at an end of the range, at the middle of the range, or at a computed point.
     Differentiation treats a computed point as a constant, because the slope of a tangent through an end has derivative
@@ -402,7 +402,7 @@ def row_of_curve(
     slope_range: Callable[[Activation], tuple[float, float]] | None = None,
     offset: Callable[[Activation], float] = lambda node: 0.0,
 ) -> ActivationRow:
-    """The table's row of an activation whose function is a ``Curve``."""
+    """Return the table's row of an activation whose function is a ``Curve``."""
     return row_of_bounds(
         forward,
         lambda node, lower, upper: curve_interval(curve_of(node), lower, upper),
@@ -425,7 +425,7 @@ def row_of_bounds(
     offset: Callable[[Activation], float] = lambda node: 0.0,
     defined: Callable[[Activation], Defined | None] = lambda node: None,
 ) -> ActivationRow:
-    """The row of a function whose bounds are computed by torch operations and already rounded outward."""
+    """Return the row of a function whose bounds are computed by torch operations that already round outward."""
 
     def rule(node: Activation) -> RelaxationRule:
         def apply(l: npt.NDArray[np.float64], u: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:  # noqa: E741 - the field's names

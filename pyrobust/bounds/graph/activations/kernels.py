@@ -1,4 +1,4 @@
-"""Curves that native kernels bound: both engines use the kernels on the CPU, and torch operations on other devices."""
+"""Curves that native kernels bound: on the CPU, both engines use the kernels; other devices use torch operations."""
 
 from __future__ import annotations
 

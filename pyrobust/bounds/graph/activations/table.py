@@ -27,15 +27,15 @@ class Rounding(Protocol):
     """Directed rounding, or none for unsound bounds, see ``pyrobust.bounds.engines.tensor.directed_rounding``."""
 
     def up(self, a: Tensor, /) -> Tensor:
-        """An upper bound of the real number that was rounded to a."""
+        """Return an upper bound of the real number whose rounded value is a."""
         ...
 
     def down(self, a: Tensor, /) -> Tensor:
-        """A lower bound of the real number that was rounded to a."""
+        """Return a lower bound of the real number whose rounded value is a."""
         ...
 
     def rounding_error(self, size: Tensor, /) -> Tensor:
-        """The rounding error of several sums and products with a total magnitude of at most ``size``."""
+        """Bound the rounding error of several sums and products with a total magnitude of at most ``size``."""
         ...
 
 
@@ -76,7 +76,7 @@ class Differentiable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActivationRow:
-    """An elementwise function; a missing part is None, and an engine that needs it refuses the model.
+    """An elementwise function. A missing part is None; an engine that needs it refuses the model.
 
     Attributes:
         forward: (node, z) → f(z) in differentiable torch operations.
@@ -92,16 +92,16 @@ class ActivationRow:
             interval is a lower bound. None for functions without lower bounds of this form.
         slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
             function is z for z > 0, and slope·z for z < 0, with a slope between these two.
-        kinks: node → the points where linear pieces meet; a range is unstable if such a point is inside. None for a
-            curved function, for which every range of more than a point is unstable.
+        kinks: node → the points where linear pieces meet; a range with such a point inside is unstable. None for a
+            curved function, for which every range of more than one point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
             parameter and a product; 16 for approximations, which are correct to a few units in the last place.
         offset: node → the size of intermediate results that may cancel in a deployed forward pass, or 0; the errors of
             the pass are relative to |f(z)| + offset. If the offset is positive, the pass does not overflow while |f(z)|
             is at most ``LARGEST`` times the largest float.
         exact_from: node → the smallest z from which a deployed forward pass no longer rounds; −inf if it never rounds.
-        defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None if it has one for
-            all numbers. If the function may have no value at a point of a range, no bounds are known for its layer, the
+        defined: node → (lower, upper) → bool, whether the function has a value on the whole range; None if it has a
+            value for all numbers. If the function may have no value in a range, no bounds are known for its layer, the
             layers after it and the network.
     """
 
@@ -133,7 +133,7 @@ ACTIVATIONS: dict[str, ActivationRow] = {}
 
 
 def row_of(node: Activation, engine: str) -> ActivationRow:
-    """Return the row of an activation; errors name the engine.
+    """Return the row of an activation; the engine's name is for errors.
 
     Raises:
         ModelError: the table has no such function.
@@ -167,7 +167,7 @@ def row_from_rule(
     slope_range: tuple[float, float] | None = None,
     differentiable: Differentiable | None = None,
 ) -> ActivationRow:
-    """The row of a function without parameters, which both engines relax by a numpy rule on the CPU."""
+    """Return the row of a function without parameters that both engines relax by a numpy rule on the CPU."""
 
     def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
         *_, low, high = apply_rule(node.function, rule, lower, upper)

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @lowers(aten.linear.default)
 def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = None) -> Node:
-    """Lower z·Wᵀ + b on the last dimension. If z has more dimensions, the result is a 1x1 convolution over them."""
+    """Lower z·Wᵀ + b on the last dimension; if z has more dimensions, as a 1x1 convolution over them."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     if len(z.shape) == 1:
@@ -64,7 +64,7 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> tuple[Node]:
-    """γ·(z − mean)/√(variance + ε) + β with the running statistics, as the first of several results."""
+    """Lower γ·(z − mean)/√(variance + ε) + β with the running statistics, as the first of several results."""
 
     def along(constant: Constant) -> Constant:
         return constant.moved(lambda t: t.view(-1, *[1] * (len(z.shape) - 1)))
@@ -175,7 +175,7 @@ def difference(lowering: Lowering, z: Node, n: int = 1, dim: int = -1) -> Node:
 
 
 def scaled(lowering: Lowering, z: Node, scale: Constant | None, shift: Constant | None) -> Node:
-    """scale·z + shift, after broadcasting."""
+    """Return the node scale·z + shift, after broadcasting."""
     z = broadcast(lowering, z, lowering.out_shape())
 
     def of_example(constant: Constant | None) -> Constant | None:
@@ -185,7 +185,7 @@ def scaled(lowering: Lowering, z: Node, scale: Constant | None, shift: Constant 
 
 
 def per_example(lowering: Lowering, constant: Constant, shape: tuple[int, ...]) -> Constant:
-    """A constant that broadcasts to one example; a constant with a batch dimension must have equal rows."""
+    """Return a constant that broadcasts to one example; if it has a batch dimension, its rows must be equal."""
     value = constant.value()
     if value.dim() <= len(shape):
         return constant

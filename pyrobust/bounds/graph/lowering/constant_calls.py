@@ -104,7 +104,7 @@ _fresh(
 
 @lowers(aten.sym_size.int)
 def size(lowering: Lowering, z: Node, dim: int) -> int:
-    """The size of a dimension."""
+    """Return the size of a dimension."""
     return (lowering.batch, *z.shape)[dim]
 
 

@@ -124,7 +124,7 @@ def _without_ellipsis(
 
 
 def of_any_example(lowering: Lowering, constant: Constant, axis: int) -> Constant:
-    """A constant without its batch dimension, along which it must not change."""
+    """Return a constant without its batch dimension, along which it must not change."""
     value = constant.value()
     if not torch.equal(value, value.narrow(axis, 0, 1).expand_as(value)):
         raise lowering.unsupported("a constant of it differs between the examples of a batch")

@@ -64,7 +64,7 @@ def padded_convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Node:
-    """A convolution whose padding is "same" or "valid"."""
+    """Lower a convolution whose padding is "same" or "valid"."""
     dimensions = len(z.shape) - 1
     kernel, gaps = weight.shape[2:], sizes(dilation, dimensions)
     total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(gaps, kernel, strict=True)]
@@ -118,7 +118,7 @@ def transposed_convolution(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Node:
-    """Lower a transposed convolution: zeros between the elements, then a convolution with the flipped kernel."""
+    """Lower a transposed convolution: insert zeros between the elements, then convolve with the flipped kernel."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     dimensions = len(z.shape) - 1

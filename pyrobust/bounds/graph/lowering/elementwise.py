@@ -43,7 +43,7 @@ def activation(
     parameters: tuple[float, ...] = (),
     weight: Constant | None = None,
 ) -> Node:
-    """The node of an elementwise function."""
+    """Return the node of an elementwise function."""
     return Activation(
         name=lowering.name,
         shape=z.shape,
@@ -59,7 +59,7 @@ def activation(
 
 @lowers(aten.relu.default)
 def relu(lowering: Lowering, z: Node) -> Node:
-    """The larger of z and 0."""
+    """Lower max(z, 0)."""
     return activation(lowering, z, "leaky_relu")
 
 
@@ -75,7 +75,7 @@ def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
 
 @lowers(aten.prelu.default)
 def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
-    """Lower a PReLU: z for z > 0, else slope·z, with one slope for all elements or one slope for each channel."""
+    """Lower a PReLU: z for z > 0, else slope·z; there is one slope for all elements or one per channel."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its slopes depend on the input")
     slopes = weight.moved(lambda w: w.view(-1, *[1] * (len(z.shape) - 1)))
@@ -84,7 +84,7 @@ def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
 
 @lowers(aten.rrelu.default)
 def rrelu(lowering: Lowering, z: Node, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Node:
-    """In evaluation mode, a leaky ReLU with the mean of the slopes."""
+    """Lower a randomized leaky ReLU; in evaluation mode, its slope is the mean of ``lower`` and ``upper``."""
     if training:
         raise lowering.unsupported("expected training=False, got random slopes")
     return leaky_relu(lowering, z, (lower + upper) / 2)
@@ -92,7 +92,7 @@ def rrelu(lowering: Lowering, z: Node, lower: float = 1 / 8, upper: float = 1 / 
 
 @lowers(aten.clamp.default, aten.hardtanh.default)
 def clamp(lowering: Lowering, z: Node, lower: float | None = None, upper: float | None = None) -> Node:
-    """The element of [lower, upper] nearest to z."""
+    """Lower a clamp, which returns the element of [lower, upper] nearest to z."""
     if lower is None and upper is None:  # the defaults of hardtanh
         lower, upper = -1.0, 1.0
     low, high = -math.inf if lower is None else lower, math.inf if upper is None else upper
@@ -103,19 +103,19 @@ def clamp(lowering: Lowering, z: Node, lower: float | None = None, upper: float 
 
 @lowers(aten.relu6.default)
 def relu6(lowering: Lowering, z: Node) -> Node:
-    """The element of [0, 6] nearest to z."""
+    """Lower ReLU6, which returns the element of [0, 6] nearest to z."""
     return clamp(lowering, z, 0.0, 6.0)
 
 
 @lowers(aten.clamp_min.default)
 def clamp_min(lowering: Lowering, z: Node, lower: float) -> Node:
-    """The larger of z and lower."""
+    """Lower max(z, lower)."""
     return clamp(lowering, z, lower)
 
 
 @lowers(aten.clamp_max.default)
 def clamp_max(lowering: Lowering, z: Node, upper: float) -> Node:
-    """The smaller of z and upper."""
+    """Lower min(z, upper)."""
     return clamp(lowering, z, None, upper)
 
 
@@ -135,7 +135,7 @@ _plain("square", "sqrt", "rsqrt", "reciprocal", "abs", "silu", "mish", "hardswis
 
 @lowers(aten.gelu.default)
 def gelu(lowering: Lowering, z: Node, *, approximate: str = "none") -> Node:
-    """The product of z and the normal distribution function of z."""
+    """Lower GELU, the product of z and the normal distribution function at z."""
     return activation(lowering, z, "gelu" if approximate == "none" else "tanh_gelu")
 
 
@@ -164,13 +164,13 @@ def celu(lowering: Lowering, z: Node, alpha: float = 1.0) -> Node:
 
 @lowers(aten.selu.default)
 def selu(lowering: Lowering, z: Node) -> Node:
-    """ELU with the constants of Klambauer et al. (2017)."""
+    """Lower SELU, an ELU with the constants of Klambauer et al. (2017)."""
     return elu(lowering, z, 1.6732632423543772, 1.0507009873554805, 1.0)
 
 
 @lowers(aten.softplus.default)
 def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20) -> Node:
-    """The logarithm of 1 + exp(beta·z), divided by beta; z where beta·z exceeds the threshold."""
+    """Lower softplus, log(1 + exp(beta·z)) / beta; z where beta·z exceeds the threshold."""
     if not 0 < beta < math.inf:
         raise lowering.unsupported(f"expected a positive beta, got {beta}")
     if not 0 <= threshold <= 80:  # beyond 80, a deployed forward pass overflows
@@ -196,7 +196,7 @@ def step(lowering: Lowering, z: Node, *operands: float) -> Node:
 
 @lowers(aten.pow.Tensor_Scalar)
 def power(lowering: Lowering, z: Node, exponent: float) -> Node:
-    """A constant power of z."""
+    """Lower a constant power of z."""
     p = float(exponent)
     if not math.isfinite(p) or p == 0:
         raise lowering.unsupported(f"expected a finite exponent other than 0, got {exponent}")
@@ -205,7 +205,7 @@ def power(lowering: Lowering, z: Node, exponent: float) -> Node:
 
 @lowers_together((aten.sub.Tensor, Z, (aten.tanh.default, Z)))
 def tanhshrink(lowering: Lowering, z: Node) -> Node:
-    """The difference of z and its hyperbolic tangent."""
+    """Lower z − tanh z."""
     return activation(lowering, z, "tanhshrink")
 
 
@@ -214,13 +214,13 @@ _SHRUNK = (aten.sub.Tensor, Z, (aten.mul.Tensor, (aten.sign.default, Z), NUMBER)
 
 @lowers_together((aten.where.self, (aten.gt.Scalar, (aten.abs.default, Z), NUMBER), _SHRUNK, (aten.mul.Tensor, Z, 0)))
 def softshrink(lowering: Lowering, z: Node, bound: float) -> Node:
-    """Z moved towards 0 by at most ``bound``, as ``torch.nn.functional.softshrink`` computes it."""
+    """Lower softshrink, which moves z towards 0 by at most ``bound``, as torch computes it."""
     return activation(lowering, z, "softshrink", parameters=(bound,))
 
 
 @lowers_together((aten.div.Tensor, Z, (aten.add.Tensor, (aten.abs.default, Z), 1)))
 def softsign(lowering: Lowering, z: Node) -> Node:
-    """Softsign, z / (1 + |z|), as ``torch.nn.functional.softsign`` computes it."""
+    """Lower softsign, z / (1 + |z|), as torch computes it."""
     return activation(lowering, z, "softsign")
 
 

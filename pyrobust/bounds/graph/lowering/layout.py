@@ -1,7 +1,7 @@
 """Lowering rules of operators that only move elements: views, permutations, selections, concatenation, padding.
 
 One rule serves all of them: it numbers the elements and runs the operator itself on the numbers. The elements of
-    constants have indices, too. A class token, for example, can then be concatenated.
+    constants are numbered, too, so that a class token, for example, can be concatenated.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node
 
 
 def reshaped(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
-    """The elements of z in another shape."""
+    """Return the elements of z in another shape."""
     if z.shape == shape:
         return z
     if isinstance(z, Reshape):
@@ -106,7 +106,7 @@ def reshaped(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 
 def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
-    """The node repeated along dimensions of size 1."""
+    """Return the node repeated along dimensions of size 1."""
     if z.shape == shape:
         return z
     padded = (1,) * (len(shape) - len(z.shape)) + z.shape
@@ -115,7 +115,7 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Displaced:
-    """Elements that an operator has moved so that the batch is not their first dimension, or shares it.
+    """Elements that an operator has moved so that the batch is no longer the first dimension, or is merged with others.
 
     A later movement may put the batch first again.
 
@@ -130,7 +130,7 @@ class Displaced:
     error: ModelError
 
     def numbers_in(self, lowering: Lowering, numbered: dict[Value, Tensor]) -> Tensor:
-        """The numbers that ``numbered`` assigns to these elements; ``numbered`` may cover further parts."""
+        """Return the numbers that ``numbered`` assigns to these elements; ``numbered`` may cover further parts."""
         source_numbers = torch.cat([torch.zeros(1), *(t.flatten() for t in _numbered(lowering, self.parts))]).long()
         theirs = torch.cat([torch.zeros(1), *(numbered[operand].flatten() for operand in self.parts)]).double()
         table = torch.zeros(len(source_numbers), dtype=torch.float64)
@@ -276,13 +276,13 @@ MOVES.update(_SAME)
 
 @lowers(*_SAME)
 def same(lowering: Lowering, z: Node, **options: Any) -> Node:
-    """The input, for operators that change nothing."""
+    """Lower an operator that changes nothing to its input."""
     return z
 
 
 @lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
 def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
-    """The input, in evaluation mode."""
+    """Lower dropout to its input, as in evaluation mode."""
     if train:
         raise lowering.unsupported("expected train=False, got random values")
     return z
@@ -304,19 +304,19 @@ def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(lowering: Lowering, z: Node, mask: Constant, value: float | Constant) -> Node:
-    """The input, with a number where a constant mask is true."""
+    """Lower the input with a number where a constant mask is true."""
     return gathered(lowering, (as_constant(value), z), _choice(mask))
 
 
 @lowers(aten.where.ScalarOther)
 def where_other(lowering: Lowering, mask: Constant, z: Node, other: float) -> Node:
-    """The input where a constant mask is true, elsewhere a number."""
+    """Lower a choice: the input where a constant mask is true, else a number."""
     return gathered(lowering, (z, as_constant(other)), _choice(mask))
 
 
 @lowers(aten.where.ScalarSelf)
 def where_self(lowering: Lowering, mask: Constant, other: float, z: Node) -> Node:
-    """A number where a constant mask is true, elsewhere the input."""
+    """Lower a choice: a number where a constant mask is true, else the input."""
     return gathered(lowering, (as_constant(other), z), _choice(mask))
 
 
@@ -330,7 +330,7 @@ def _choice(mask: Constant) -> Callable[[Tensor, Tensor], Tensor]:
 def padded(
     lowering: Lowering, z: Node, sides: Sequence[int], mode: str | float = "constant", value: float | None = None
 ) -> Node:
-    """Padding with a number, or with elements of the tensor itself."""
+    """Lower padding with a number, or with elements of the tensor itself."""
     fill = value if isinstance(mode, str) else mode
     kind = mode if isinstance(mode, str) else "constant"
     pad = torch.nn.functional.pad
@@ -341,12 +341,12 @@ def padded(
 
 @lowers(aten.fill.Scalar, aten.fill.Tensor)
 def filled(lowering: Lowering, z: Node, value: float | Constant) -> Constant:
-    """A constant in the shape of the input."""
+    """Return a constant in the shape of the input."""
     shape = (lowering.batch, *z.shape)
     return Constant.arranged(lambda number: number.expand(shape), [as_constant(value)])
 
 
 @lowers(operator.getitem)
 def item(lowering: Lowering, values: Sequence[Any], index: int) -> Any:
-    """One of several results."""
+    """Return one of several results."""
     return values[index]

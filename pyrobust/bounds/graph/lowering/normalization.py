@@ -1,7 +1,7 @@
 """Lowering rules of layers that normalise by their own input: softmax, attention, layer norm, group norm, norms.
 
-Each layer becomes a graph of sums, elementwise functions and products. The layers run as fused kernels. No rule models
-how these kernels round, so the graphs hold for real numbers only (see ``Node.deployable``).
+Each layer becomes a graph of sums, elementwise functions and products. The layers themselves run as fused kernels. No
+rule models how these kernels round, so the graphs hold for real numbers only (see ``Node.deployable``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _function(lowering: Lowering, z: Node, name: str) -> Node:
 
 @lowers(aten.softmax.int)
 def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Node:
-    """Lower eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]; elements to which −inf is added are left out."""
+    """Lower eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]; leave out elements to which −inf is added."""
     z, keep = _masked(lowering, z)
     return _softmax(lowering, z, dim, keep)
 
@@ -348,7 +348,7 @@ def variance_corrected(
 def variance(
     lowering: Lowering, z: Node, dims: Sequence[int] | None, unbiased: bool = True, keepdim: bool = False
 ) -> Node:
-    """Lower the variance along dimensions, over n − 1 or n."""
+    """Lower the variance along dimensions, with divisor n − 1 or n."""
     return variance_corrected(lowering, z, dims, correction=float(unbiased), keepdim=keepdim)
 
 
@@ -370,5 +370,5 @@ def deviation_corrected(
 def deviation(
     lowering: Lowering, z: Node, dims: Sequence[int] | None, unbiased: bool = True, keepdim: bool = False
 ) -> Node:
-    """Return the node of the standard deviation along dimensions, with divisor n − 1 or n."""
+    """Lower the standard deviation along dimensions, with divisor n − 1 or n."""
     return deviation_corrected(lowering, z, dims, correction=float(unbiased), keepdim=keepdim)

@@ -28,7 +28,7 @@ def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a quotient; where the range of a divisor contains 0, nothing is known of the result."""
+    """Lower a quotient; if the range of a divisor contains 0, the result is unbounded."""
     if not isinstance(b, Node):
         return affine.divide(lowering, a, b)
     return multiply(lowering, a, activation(lowering, b, "reciprocal"))
@@ -51,7 +51,7 @@ def add_quotient(lowering: Lowering, start: Value, a: Value, b: Value, *, value:
 
 
 def product(lowering: Lowering, a: Node, b: Node) -> Node:
-    """The elementwise product of two nodes, after broadcasting; for a node times itself, the square."""
+    """Return the elementwise product of two nodes, after broadcasting; for a node times itself, its square."""
     if a is b:
         return activation(lowering, a, "square")
     # torch does not annotate this function
@@ -61,7 +61,7 @@ def product(lowering: Lowering, a: Node, b: Node) -> Node:
 
 
 def columns(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node:
-    """The elements of z, moved to [B, ..., K] by ``move`` and then to the layout [K, 1, P] of ``summed``."""
+    """Move the elements of z to [B, ..., K] by ``move``, then to the layout [K, 1, P] of ``summed``."""
     return moved(lowering, z, lambda t: _as_columns(move(t)))
 
 
@@ -76,7 +76,7 @@ def summed(
     bias: Constant | None = None,
     known: tuple[float, float] = (-math.inf, math.inf),
 ) -> Node:
-    """The sums Σ_k weight_k·z_k + bias, [M, 1, P], for z [K, 1, P]; weight is [M, K], by default a row of ones."""
+    """Return the sums Σ_k weight_k·z_k + bias, [M, 1, P], for z [K, 1, P] and weight [M, K] (default: all ones)."""
     matrix = Constant.of(torch.ones(1, z.shape[0])) if weight is None else weight
     return Conv2d(
         name=lowering.name,
@@ -128,7 +128,7 @@ def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node
 
 
 def contracted(lowering: Lowering, equation: str, a: Node, b: Node) -> Node:
-    """The contraction of two tensors, as in ``torch.einsum``: products of elements, and their sums.
+    """Return the contraction of two tensors, as in ``torch.einsum``: products of elements, and their sums.
 
     The batch is the first index of both tensors and of the result.
     """

@@ -30,7 +30,7 @@ class Lowering:
         dtype: dtype of the call's result; None if it is not a tensor.
         device: device of the call's result; None if it is not a tensor.
         input_dtype: dtype of the network's input and of every node.
-        sorts: for pairs of elements already compared, the node that sorts them and their places in it; see
+        sorts: for pairs of elements already compared, the node that sorts them, and their positions in it; see
             ``lowering.sorting``.
     """
 
@@ -45,13 +45,13 @@ class Lowering:
         self.sorts: dict[tuple[Any, ...], tuple[Node, Tensor, Tensor]] = {}
 
     def out_shape(self) -> tuple[int, ...]:
-        """The shape of one example of the result."""
+        """Return the shape of one example of the result."""
         if self.shape is None:
             raise self.unsupported("its result is not one tensor")
         return self.shape
 
     def unsupported(self, why: str) -> ModelError:
-        """The error that names the call."""
+        """Return the error that names the call."""
         return ModelError(f"model: {self.name} cannot be bounded: {why}{self.source}")
 
 
@@ -103,8 +103,8 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
     """Match a pattern that ends in a call; return the pattern's operand, other calls and numbers.
 
-    Returns None if the pattern does not match, or if a call outside the pattern uses the value of any call in the
-    pattern except the last.
+    Returns None if the pattern does not match. The same holds if a call outside the pattern uses the value of a call in
+    the pattern other than the last.
     """
     operands: set[fx.Node] = set()
     inner: set[fx.Node] = set()
@@ -135,7 +135,7 @@ def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple
 
 
 def number(value: float) -> Constant:
-    """A Python number as a constant."""
+    """Return a Python number as a constant."""
     return Constant.of(torch.tensor(float(value), dtype=torch.float64, device="cpu"))
 
 
@@ -145,6 +145,6 @@ def as_constant(value: Any) -> Constant:
 
 
 def sizes(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
-    """One size for each dimension, from one number for all dimensions or one number for each."""
+    """Return one size per dimension, given one number for all dimensions or one for each."""
     values = [value] if isinstance(value, int) else list(value)
     return tuple(values * dimensions if len(values) == 1 else values)

@@ -163,7 +163,7 @@ def _outer(a: Tensor, b: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) ->
 def linear_interpolation(
     lowering: Lowering, z: Node, size: Any, align_corners: bool, factors: Sequence[float] | None = None
 ) -> Node:
-    """Linear interpolation along each axis."""
+    """Lower linear interpolation along each axis."""
     return _resampled(lowering, z, factors, align_corners)
 
 
@@ -171,5 +171,5 @@ def linear_interpolation(
 def cubic_interpolation(
     lowering: Lowering, z: Node, size: Any, align_corners: bool, factors: Sequence[float] | None = None
 ) -> Node:
-    """Cubic convolution along each axis."""
+    """Lower cubic convolution along each axis."""
     return _resampled(lowering, z, factors, align_corners, cubic=True)
