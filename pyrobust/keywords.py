@@ -14,7 +14,7 @@ Settings = TypeVar("Settings")
 
 
 def field_names(kind: type) -> tuple[str, ...]:
-    """Return the names of the fields of a settings class, which functions accept as keyword arguments.
+    """Return the names of the fields of a settings class; functions accept these names as keyword arguments.
 
     >>> field_names(dataclasses.make_dataclass("Both", ["norm", "clip"]))
     ('norm', 'clip')

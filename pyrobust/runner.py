@@ -478,7 +478,7 @@ def enter_evaluation_mode(model: object) -> None:
 
 
 def modules_with_a_mode(model: object) -> list[nn.Module]:
-    """Return a module and its submodules, except modules without a mode (``torch.jit.freeze``); [] for a callable.
+    """Return a module and its submodules, except those of ``torch.jit.freeze``, which have no mode; [] for a callable.
 
     >>> len(modules_with_a_mode(nn.Sequential(nn.ReLU()))), modules_with_a_mode(torch.relu)
     (2, [])

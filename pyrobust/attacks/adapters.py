@@ -316,7 +316,7 @@ def _function(attack: Callable[..., Any], model: nn.Module, x: Tensor, labels: T
 
 
 class _Logits(nn.Module):
-    """A runner's model as other libraries call it: logits of a batch on its device, float32 or float64."""
+    """Gives other libraries a runner's model as a module that returns the logits of a batch, float32 or float64."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ def check_certificates(log: CertificationLog) -> Iterator[AuditFinding]:
 
 
 def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterator[AuditFinding]:
-    """Judge radii relative to the largest pile, which lies at the maximum or a few votes below it."""
+    """Judge radii relative to the largest pile of equal radii, which is at the maximum or a few votes below it."""
     message, pile = "sigma unknown: pass --sigma to check radii and count votes", printed.saturation()
     if pile is not None and pile.rows >= _LIKELY_PILE:
         n, alpha = log.n or USUAL_N, log.alpha or USUAL_ALPHA

@@ -30,7 +30,7 @@ def votes_of(log: CertificationLog) -> Votes | None:
 
 
 def survival_of(log: CertificationLog, votes: Votes | None = None) -> SurvivalCurve | None:
-    """Return the survival curve of p_A, with a band for the rounding of printed radii; None for logs without votes.
+    """Return the survival curve of p_A, with bounds for the rounding of printed radii; None if votes are unknown.
 
     ``votes`` is ``votes_of(log)`` if that is already computed.
     """

@@ -266,8 +266,8 @@ def survival_curve(
             estimate of ``votes_for_radius``.
         n: number of samples, an integer of at least 1; or [N] if it differs between examples.
         correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
-        least: [N], integers, the fewest possible votes; by default the votes are exact.
-        most: [N], integers, the most possible votes; by default the votes are exact.
+        least: [N], integers, the fewest votes that are possible; without ``least`` and ``most``, the votes are exact.
+        most: [N], integers, the most votes that are possible.
 
     Returns:
         SurvivalCurve.

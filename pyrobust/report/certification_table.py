@@ -52,7 +52,7 @@ def comparison_table(
     Args:
         logs: logs of one norm.
         radii: at least 0, in the unit of the input. By default, the radii are 0, 0.25, … up to the largest certified
-            radius. If this largest radius is below 0.75, they are round numbers.
+            radius; if that is below 0.75, they are round numbers.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         delta: probability that the certified accuracy of exactly these images at one radius is below its bound; in
             (0, 1).

@@ -203,8 +203,7 @@ class Run(Tabular):
 
         Args:
             name: "counts" for the estimation samples, "counts0" for the samples that selected the class, or
-                "counts_adv" for the samples of a sandwich's test at x_adv. Without a test, all counts of "counts_adv"
-                are 0.
+                "counts_adv" for the samples with which a sandwich tests the adversarial example.
 
         Returns:
             int64 [N, K+1]; the last column counts outputs without a winner, such as NaN.

@@ -31,7 +31,7 @@ class SampleBlocks:
     Args:
         draw: draws the samples.
         runs: runs of consecutive samples of one image, at least one sample each (``SampleRun``).
-        stages: for each run, its stage in the noise contract.
+        stages: for each run, its stage ("select", "estimate", …), which determines the noise.
         keys: Philox key of each run; empty if the seed is the key of all runs.
         rows: for each run, its row in ``counts``.
         counts: [R, K + 1], int64; updated in place.

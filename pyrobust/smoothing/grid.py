@@ -25,7 +25,7 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 
 
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Reduce a lower bound so that it holds for exact noise, not only for the drawn noise.
+    """Reduce a lower bound for the noise as drawn, so that it also holds for exact Gaussian noise on the grid.
 
     Computes ``max(0, p_lower - delta)``, rounded down. delta bounds the total variation distance between the exact and
     the drawn noise.
@@ -38,7 +38,7 @@ def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
 
 
 def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Raise an upper bound or p-value so that it holds for exact noise, not only for the drawn noise.
+    """Raise an upper bound or p-value for the noise as drawn, so that it also holds for exact Gaussian noise.
 
     Computes ``min(1, p + delta)``, rounded up.
 

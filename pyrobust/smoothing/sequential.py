@@ -175,7 +175,7 @@ class CertificationRule:
         return self.looks[bisect_right(self.looks, drawn)]
 
     def look(self, top: _Ints, counts: _Ints, limits: _Floats) -> _Floats:
-        """Update limits [B, 4] at a look.
+        """Update the confidence limits [B, 4] of images that have reached a look.
 
         Args:
             top: selected classes, [B].

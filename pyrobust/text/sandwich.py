@@ -102,7 +102,7 @@ class WordSandwich(Tabular):
 
     @cached_property
     def crossings(self) -> tuple[WordCrossing, ...]:
-        """Texts whose certificate an adversarial text refutes, in order."""
+        """Texts with a certificate that an adversarial text refutes, in the order of the texts."""
         upper = self.upper
         crossed = (upper <= self.certified) | (self.everything & upper.isfinite())
         return tuple(

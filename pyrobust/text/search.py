@@ -189,8 +189,7 @@ class TextSearch:
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
         """Return the judgement of a text.
 
-        A ``close`` judgement is first confirmed by running the text alone. If no query is left for this, None is
-        returned.
+        If the judgement is ``close``, the text is first run alone, which gives a reliable judgement.
         """
         if not judgement.close:
             return judgement

@@ -183,7 +183,7 @@ def _in_case_of(word: str, substitute: str) -> str:
 
 @lru_cache(1 << 12)
 def _character_class(character: str) -> str:
-    """Return ``w`` inside words, the character itself if it may join two runs of letters, and a space otherwise."""
+    """Return "w" for a character of a word, the character if it can join two words, and a space otherwise."""
     if character.isalnum() or unicodedata.category(character)[0] == "M":
         return "w"
     return character if character in "-'’" else " "

@@ -40,10 +40,9 @@ class HopSkipJump(MinimumNormAttack):
     A point on the decision boundary is improved ``steps`` times as follows, where d is the number of coordinates and
     ‖·‖ the norm:
 
-    1. The direction g of the boundary's normal is estimated from the decisions φᵢ = ±1 at xₜ + δ·uᵢ, for
-       min(samples·√t, max_samples) random unit vectors uᵢ (l2: Gaussian, linf: uniform), as the mean of (φᵢ − φ̄)·uᵢ.
-       δ is a tenth of the clip range in the first step, then gamma·‖xₜ − x‖ / d; on a grid, δ is at least √d grid
-       steps.
+    1. Draw min(samples·√t, max_samples) random unit vectors uᵢ (l2: Gaussian, linf: uniform), and get the decisions φᵢ
+       = ±1 at xₜ + δ·uᵢ. The mean of (φᵢ − φ̄)·uᵢ estimates the direction g of the boundary's normal. δ is a tenth of
+       the clip range in the first step, and gamma·‖xₜ − x‖ / d later; on a grid, it is at least √d grid steps.
     2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g); the jump is halved until the new point is adversarial.
     3. Bisection, on the segment to x (l2) or by clipping to a shrinking ball around x (linf), finds the boundary. Its
        precision is a factor times the distance. In l2, the factor is the smaller of 0.001 and gamma·d^(−3/2); in linf,
@@ -192,7 +191,7 @@ class HopSkipJump(MinimumNormAttack):
         return result
 
     def _bisect(self, state: AttackState, x_adv: Tensor, run: Nearest) -> Tensor:
-        """Move adversarial points toward x until they are next to the boundary, and offer them to ``run``."""
+        """Move adversarial points toward x until they are next to the boundary; record the nearest in ``run``."""
         coordinates = x_adv[0].numel()
         precision = self.gamma * coordinates ** (-1.5 if state.norm.name == "l2" else -2)
         delta = x_adv - state.x

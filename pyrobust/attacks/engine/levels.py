@@ -143,10 +143,10 @@ class Levels:
 
         In l2 and l1, rounding an iterate on the sphere to the nearest grid point often leaves the ball or removes small
         perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
-        far as the integer ball requires. At a slightly larger scale or smaller shift, several coordinates may round up
-        together. Then only as many of these coordinates as fit into the ball are rounded up, in the order of their
-        indices. In l2, the resulting point has the largest inner product with the perturbation among all points with
-        the same sum of squared levels.
+        far as the integer ball requires. If the scale were slightly larger or the shift slightly smaller, the point
+        might leave the ball because several coordinates round up together. Then as many of these coordinates as fit
+        into the ball are rounded up, in the order of their indices. In l2, the resulting point has the largest inner
+        product with the perturbation among all points with the same sum of squared levels.
 
         Args:
             norm: the norm of the ball.

@@ -73,7 +73,7 @@ class Norm(abc.ABC):
         """Draw a perturbation uniformly from the ball of radius epsilon; in l0, a later projection makes it sparse."""
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
-        """Return PGD's step size, with which all steps together are 1.25 times as long as the ball's diameter."""
+        """Return PGD's step size: 1.25 times the ball's diameter, divided by the number of steps."""
         return epsilon * (2.5 / steps)
 
     def diameter(self, coordinates: int, width: float) -> float:

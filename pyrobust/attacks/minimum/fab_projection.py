@@ -59,8 +59,8 @@ def step_to_hyperplane(
     direction that closes the gap; this reduces the gap by |wᵢ|·mᵢ. The capacity cᵢ of the coordinate is its distance to
     the box's face in that direction. Then
 
-    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the reductions add up to the gap; t is a root
-      of a concave, piecewise linear function, which Newton's method from t = 0 reaches from below in finitely many
+    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the reductions add up to the gap. This t is a
+      root of a concave, piecewise linear function; Newton's method from t = 0 reaches it from below in finitely many
       steps;
     - l1: coordinates move to the face in order of decreasing ``|wᵢ|``, the last one as far as the rest of the gap
       requires.

@@ -64,7 +64,7 @@ class Nearest:
         return distance
 
     def take(self, other: Nearest, rows: Tensor | None = None) -> None:
-        """Adopt the points of another search where they are nearer, for these rows [n] or for all rows."""
+        """Take the points of another search that are nearer; ``rows`` [n] says which examples that search was for."""
         distance, x_adv = other.distance, other.x
         if rows is not None:
             distance = torch.full_like(self.distance, math.inf).index_copy_(0, rows, distance)

@@ -178,12 +178,13 @@ def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
 def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
     """Yield the symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of the torus's frequencies, in batches [B, 2·O/g, 2·C'/g].
 
-    A stride s is a step of one between blocks of s elements. The s phases of the input along each axis become channels,
-    C' in total. Output i reads the element at i·s + t for kernel offset t; this element has phase t mod s in block i +
-    ⌊t/s⌋. If the kernel has Q offsets in units of blocks, a torus of (outputs + Q - 1) positions holds everything that
-    an output reads. For Q = 1, one position suffices, because the frequency only rotates the symbol's phase. A complex
-    matrix A + iB is represented by the real matrix [[A, -B], [B, A]], which has the same singular values, each twice.
-    Opposite frequencies have conjugate symbols, so half of the frequencies suffice.
+    Along each axis, the positions are grouped into blocks of s elements, where s is the stride; a step then moves by
+    one block. The s phases of the input along each axis become channels, C' in total. Output i reads the element at i·s
+    + t for kernel offset t; this element has phase t mod s in block i + ⌊t/s⌋. If the kernel has Q offsets in units of
+    blocks, a torus of (outputs + Q - 1) positions holds everything that an output reads. For Q = 1, one position
+    suffices, because the frequency only rotates the symbol's phase. A complex matrix A + iB is represented by the real
+    matrix [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate
+    symbols, so half of the frequencies suffice.
     """
     places, sizes = [], []
     for axis in range(2):

@@ -82,7 +82,7 @@ class RFGSM(Steps):
 
 
 class TPGD(Steps):
-    """Signed steps up the Kullback-Leibler divergence from the clean output, in linf (TRADES; Zhang et al., 2019).
+    """Takes signed steps that increase the KL divergence from the clean output, in linf (TRADES; Zhang et al., 2019).
 
     Args:
         model: maps images to logits.

@@ -1,4 +1,4 @@
-"""Sums of products in float64 by direct algorithms only: matrix products, also for convolutions.
+"""Products in float64 by direct algorithms only; convolutions are computed as matrix products.
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Every BLAS that torch calls computes products of float64 matrices as sums of products in

@@ -48,7 +48,7 @@ def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxat
 
 
 def _with_kernels(row: ActivationRow, name: str) -> ActivationRow:
-    """Return the row of a curve that uses native kernels instead of torch operations on the host."""
+    """Replace the torch operations of a curve's row by native kernels on the host."""
 
     def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
         if lower.device.type == "cpu":

@@ -90,7 +90,7 @@ def _clamp(node: Activation, z: Tensor) -> Tensor:
 
 
 def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-    """Relax a clamp by the line from the nearer corner to the range's far end, or by a constant if that is tighter.
+    """Relax a clamp by the line from one corner of the range to the far end, or by a constant if that is tighter.
 
     The constant is f(lower) for the lower bound and f(upper) for the upper bound. If only one corner lies inside, one
     bound is the chord.

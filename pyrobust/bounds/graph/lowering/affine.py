@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @lowers(aten.linear.default)
 def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = None) -> Node:
-    """Lower z·Wᵀ + b on the last dimension; if z has more dimensions, as a 1x1 convolution over them."""
+    """Compute z·Wᵀ + b on the last dimension; if z has more dimensions, by a 1x1 convolution over them."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     if len(z.shape) == 1:
@@ -39,7 +39,7 @@ def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = N
 
 
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower a product with a constant on either side."""
+    """Compute a product with a constant on either side."""
     if isinstance(a, Node) and isinstance(b, Constant) and len(b.shape) == 2:
         return linear(lowering, a, b.moved(lambda w: w.mT))
     return product(lowering, a, b)
@@ -47,7 +47,7 @@ def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
 
 @lowers(aten.addmm.default)
 def addmm(lowering: Lowering, bias: Constant, z: Node, weight: Value, *, beta: float = 1, alpha: float = 1) -> Node:
-    """Lower bias + z·W."""
+    """Compute bias + z·W."""
     if beta != 1 or alpha != 1 or not isinstance(weight, Constant) or not isinstance(bias, Constant):
         raise lowering.unsupported("expected a constant matrix and bias, with beta = alpha = 1")
     return linear(lowering, z, weight.moved(lambda w: w.mT), bias)
@@ -64,7 +64,7 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> tuple[Node]:
-    """Lower γ·(z − mean)/√(variance + ε) + β with the running statistics, as the first of several results."""
+    """Compute γ·(z − mean)/√(variance + ε) + β with the running statistics, as the first of several results."""
 
     def along(constant: Constant) -> Constant:
         return constant.moved(lambda t: t.view(-1, *[1] * (len(z.shape) - 1)))
@@ -92,7 +92,7 @@ def batch_norm_call(
     epsilon: float,
     cudnn: bool,
 ) -> Node:
-    """Lower the normalisation by running statistics (Ioffe and Szegedy, 2015)."""
+    """Compute the normalisation by running statistics (Ioffe and Szegedy, 2015)."""
     if training or mean is None or variance is None:
         raise lowering.unsupported("expected running statistics; those of a batch mix its examples")
     return batch_norm(lowering, z, weight, bias, mean=mean, variance=variance, momentum=momentum, epsilon=epsilon)[0]
@@ -100,30 +100,30 @@ def batch_norm_call(
 
 @lowers(aten.add.Tensor)
 def add(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: float = 1) -> Node:
-    """Lower the sum a + alpha·b."""
+    """Compute the sum a + alpha·b."""
     return _combined(lowering, a, b, alpha)
 
 
 @lowers(aten.sub.Tensor)
 def subtract(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: float = 1) -> Node:
-    """Lower the difference a − alpha·b."""
+    """Compute the difference a − alpha·b."""
     return _combined(lowering, a, b, -alpha)
 
 
 @lowers(aten.rsub.Scalar, aten.rsub.Tensor)
 def reverse_subtract(lowering: Lowering, a: Value, b: Value | float, alpha: float = 1) -> Node:
-    """Lower the difference b − alpha·a."""
+    """Compute the difference b − alpha·a."""
     return _combined(lowering, b, a, -alpha)
 
 
 @lowers(aten.neg.default)
 def negative(lowering: Lowering, z: Node) -> Node:
-    """Lower the negation −z."""
+    """Compute the negation −z."""
     return scaled(lowering, z, number(-1.0), None)
 
 
 def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a product with a constant."""
+    """Compute a product with a constant."""
     if isinstance(a, Node) and isinstance(b, Node):
         raise lowering.unsupported("a product of two tensors that depend on the input is not affine")
     z, factor = (a, b) if isinstance(a, Node) else (b, a)
@@ -132,19 +132,19 @@ def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
 
 
 def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a quotient by a constant."""
+    """Compute a quotient by a constant."""
     if not isinstance(a, Node) or isinstance(b, Node):
         raise lowering.unsupported("a division by a tensor that depends on the input is not affine")
     return scaled(lowering, a, number(1.0) / as_constant(b), None)
 
 
 def add_product(lowering: Lowering, a: Value, b: Value, c: Value, *, value: float = 1) -> Node:
-    """Lower a + value·b·c, with b or c constant."""
+    """Compute a + value·b·c, with b or c constant."""
     return _combined(lowering, a, _product_of(lowering, b, c), value)
 
 
 def add_quotient(lowering: Lowering, a: Value, b: Value, c: Value, *, value: float = 1) -> Node:
-    """Lower a + value·b/c, with c constant."""
+    """Compute a + value·b/c, with c constant."""
     if isinstance(c, Node):
         raise lowering.unsupported("a division by a tensor that depends on the input is not affine")
     return _combined(lowering, a, _product_of(lowering, b, number(1.0) / c), value)
@@ -152,7 +152,7 @@ def add_quotient(lowering: Lowering, a: Value, b: Value, c: Value, *, value: flo
 
 @lowers(aten.lerp.Scalar, aten.lerp.Tensor)
 def interpolate(lowering: Lowering, a: Value, b: Value, weight: float | Constant) -> Node:
-    """Lower a + weight·(b − a), with a constant weight."""
+    """Compute a + weight·(b − a), with a constant weight."""
     share = as_constant(weight)
     return _combined(lowering, _product_of(lowering, a, number(1.0) - share), _product_of(lowering, b, share), 1)
 
@@ -166,7 +166,7 @@ def _product_of(lowering: Lowering, a: Value, b: Value) -> Value:
 
 @lowers(aten.diff.default)
 def difference(lowering: Lowering, z: Node, n: int = 1, dim: int = -1) -> Node:
-    """Lower the differences of neighbours along a dimension."""
+    """Compute the differences of neighbours along a dimension."""
     for _ in range(n):
         after = moved(lowering, z, lambda t: t.narrow(dim, 1, t.shape[dim] - 1))
         before = moved(lowering, z, lambda t: t.narrow(dim, 0, t.shape[dim] - 1))

@@ -45,7 +45,7 @@ _ARITHMETIC: dict[Any, Callable[..., Constant]] = {
 
 
 def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: Any) -> Any:
-    """Lower a call on constants: it moves elements, has interval arithmetic, is evaluated, or creates a tensor."""
+    """Translate a call on constants: it moves elements, has interval arithmetic, is evaluated, or creates a tensor."""
     operands: list[Constant] = []
 
     def noted(value: Any) -> Any:

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_weight: str, of_result: str) -> Node:
-    """Lower einsum("of_z, of_weight -> of_result"), with one letter for each dimension except the batch.
+    """Compute einsum("of_z, of_weight -> of_result"), with one letter for each dimension except the batch.
 
     Dimensions that the result lacks are summed over, with equal weights if only z has the dimension.
     """
@@ -75,7 +75,7 @@ def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_wei
 
 
 def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node:
-    """Lower an einsum of one node and at most one constant."""
+    """Compute an einsum of one node and at most one constant."""
     inputs, explicit, result = equation.replace(" ", "").partition("->")
     letters = inputs.split(",")
     if not explicit:
@@ -133,7 +133,7 @@ def of_any_example(lowering: Lowering, constant: Constant, axis: int) -> Constan
 
 @lowers(aten.mv.default, aten.dot.default)
 def product(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower a matrix product with a constant on either side, broadcast as in ``torch.matmul``."""
+    """Compute a matrix product with a constant on either side, broadcast as in ``torch.matmul``."""
     if isinstance(a, Node) == isinstance(b, Node):
         raise lowering.unsupported("expected one factor that is constant")
     ranks = [len(factor.shape) + isinstance(factor, Node) for factor in (a, b)]
@@ -166,13 +166,13 @@ def product(lowering: Lowering, a: Value, b: Value) -> Node:
 
 @lowers(aten.inner.default)
 def inner(lowering: Lowering, a: Node, b: Constant) -> Node:
-    """Lower the sum of products over the last dimension."""
+    """Compute the sum of products over the last dimension."""
     return tensordot(lowering, a, b, [len(a.shape)], [len(b.shape) - 1])
 
 
 @lowers(aten.tensordot.default)
 def tensordot(lowering: Lowering, a: Node, b: Constant, dims_a: Sequence[int], dims_b: Sequence[int]) -> Node:
-    """Lower the product of a tensor that depends on the input and a constant, summed over pairs of dimensions."""
+    """Compute the product of a node and a constant, summed over pairs of dimensions."""
     rank, other = 1 + len(a.shape), len(b.shape)
     z_letters = list(string.ascii_lowercase[:rank])
     weight_letters = list(string.ascii_uppercase[:other])

@@ -27,7 +27,7 @@ def convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Node:
-    """Lower a convolution; a one-dimensional convolution gets height 1."""
+    """Compute a convolution; a one-dimensional convolution gets height 1."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     dimensions = len(z.shape) - 1
@@ -64,7 +64,7 @@ def padded_convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Node:
-    """Lower a convolution whose padding is "same" or "valid"."""
+    """Compute a convolution whose padding is "same" or "valid"."""
     dimensions = len(z.shape) - 1
     kernel, gaps = weight.shape[2:], sizes(dilation, dimensions)
     total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(gaps, kernel, strict=True)]
@@ -90,7 +90,7 @@ def general_convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Node:
-    """Lower the operator behind all convolutions."""
+    """Compute what the operator behind all convolutions computes."""
     if transposed:
         return transposed_convolution(
             lowering,
@@ -118,7 +118,7 @@ def transposed_convolution(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Node:
-    """Lower a transposed convolution: insert zeros between the elements, then convolve with the flipped kernel."""
+    """Compute a transposed convolution: insert zeros between the elements, then convolve with the flipped kernel."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     dimensions = len(z.shape) - 1
@@ -162,7 +162,7 @@ def _volume(
     dilation: tuple[int, ...],
     groups: int,
 ) -> Node:
-    """Lower a convolution of [C, D, H, W].
+    """Compute a convolution of [C, D, H, W].
 
     For each output depth, the C·kd slices under the kernel become channels; the output depths lie one below the other
     in one image. Outputs whose window reaches from one depth into the next are dropped.

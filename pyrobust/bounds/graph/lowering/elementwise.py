@@ -59,13 +59,13 @@ def activation(
 
 @lowers(aten.relu.default)
 def relu(lowering: Lowering, z: Node) -> Node:
-    """Lower max(z, 0)."""
+    """Compute max(z, 0)."""
     return activation(lowering, z, "leaky_relu")
 
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
-    """Lower a leaky ReLU: z above 0, slope·z below."""
+    """Compute a leaky ReLU: z above 0, slope·z below."""
     if 0 <= slope <= 1:
         return activation(lowering, z, "leaky_relu", slope=slope)
     if not math.isfinite(slope):
@@ -75,7 +75,7 @@ def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
 
 @lowers(aten.prelu.default)
 def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
-    """Lower a PReLU: z for z > 0, else slope·z; there is one slope for all elements or one per channel."""
+    """Compute a PReLU: z for z > 0, else slope·z; there is one slope for all elements or one per channel."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its slopes depend on the input")
     slopes = weight.moved(lambda w: w.view(-1, *[1] * (len(z.shape) - 1)))
@@ -84,7 +84,7 @@ def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
 
 @lowers(aten.rrelu.default)
 def rrelu(lowering: Lowering, z: Node, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Node:
-    """Lower a randomized leaky ReLU; in evaluation mode, its slope is the mean of ``lower`` and ``upper``."""
+    """Compute a randomized leaky ReLU; in evaluation mode, its slope is the mean of ``lower`` and ``upper``."""
     if training:
         raise lowering.unsupported("expected training=False, got random slopes")
     return leaky_relu(lowering, z, (lower + upper) / 2)
@@ -92,7 +92,7 @@ def rrelu(lowering: Lowering, z: Node, lower: float = 1 / 8, upper: float = 1 / 
 
 @lowers(aten.clamp.default, aten.hardtanh.default)
 def clamp(lowering: Lowering, z: Node, lower: float | None = None, upper: float | None = None) -> Node:
-    """Lower a clamp, which returns the element of [lower, upper] nearest to z."""
+    """Compute a clamp, which returns the element of [lower, upper] nearest to z."""
     if lower is None and upper is None:  # the defaults of hardtanh
         lower, upper = -1.0, 1.0
     low, high = -math.inf if lower is None else lower, math.inf if upper is None else upper
@@ -103,19 +103,19 @@ def clamp(lowering: Lowering, z: Node, lower: float | None = None, upper: float 
 
 @lowers(aten.relu6.default)
 def relu6(lowering: Lowering, z: Node) -> Node:
-    """Lower ReLU6, which returns the element of [0, 6] nearest to z."""
+    """Compute ReLU6, which returns the element of [0, 6] nearest to z."""
     return clamp(lowering, z, 0.0, 6.0)
 
 
 @lowers(aten.clamp_min.default)
 def clamp_min(lowering: Lowering, z: Node, lower: float) -> Node:
-    """Lower max(z, lower)."""
+    """Compute max(z, lower)."""
     return clamp(lowering, z, lower)
 
 
 @lowers(aten.clamp_max.default)
 def clamp_max(lowering: Lowering, z: Node, upper: float) -> Node:
-    """Lower min(z, upper)."""
+    """Compute min(z, upper)."""
     return clamp(lowering, z, None, upper)
 
 
@@ -135,19 +135,19 @@ _plain("square", "sqrt", "rsqrt", "reciprocal", "abs", "silu", "mish", "hardswis
 
 @lowers(aten.gelu.default)
 def gelu(lowering: Lowering, z: Node, *, approximate: str = "none") -> Node:
-    """Lower GELU, the product of z and the normal distribution function at z."""
+    """Compute GELU, the product of z and the normal distribution function at z."""
     return activation(lowering, z, "gelu" if approximate == "none" else "tanh_gelu")
 
 
 @lowers(aten.hardsigmoid.default)
 def hardsigmoid(lowering: Lowering, z: Node) -> Node:
-    """Lower min(max(z + 3, 0), 6) / 6."""
+    """Compute min(max(z + 3, 0), 6) / 6."""
     return divide(lowering, clamp(lowering, add(lowering, z, 3.0), 0.0, 6.0), 6.0)
 
 
 @lowers(aten.elu.default)
 def elu(lowering: Lowering, z: Node, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Node:
-    """Lower an ELU: scale·z above 0, alpha·scale·(exp(input_scale·z) − 1) below."""
+    """Compute an ELU: scale·z above 0, alpha·scale·(exp(input_scale·z) − 1) below."""
     parameters = (float(alpha), float(scale), float(input_scale))
     if not (math.isfinite(alpha) and 0 < scale < math.inf and 0 < input_scale < math.inf):
         raise lowering.unsupported(f"expected a finite alpha and positive scales, got {parameters}")
@@ -156,7 +156,7 @@ def elu(lowering: Lowering, z: Node, alpha: float = 1, scale: float = 1, input_s
 
 @lowers(aten.celu.default)
 def celu(lowering: Lowering, z: Node, alpha: float = 1.0) -> Node:
-    """Lower a CELU: z above 0, alpha·(exp(z/alpha) − 1) below."""
+    """Compute a CELU: z above 0, alpha·(exp(z/alpha) − 1) below."""
     if not 0 < alpha < math.inf:
         raise lowering.unsupported(f"expected a positive alpha, got {alpha}")
     return elu(lowering, z, alpha, 1.0, 1 / alpha)
@@ -164,13 +164,13 @@ def celu(lowering: Lowering, z: Node, alpha: float = 1.0) -> Node:
 
 @lowers(aten.selu.default)
 def selu(lowering: Lowering, z: Node) -> Node:
-    """Lower SELU, an ELU with the constants of Klambauer et al. (2017)."""
+    """Compute SELU, an ELU with the constants of Klambauer et al. (2017)."""
     return elu(lowering, z, 1.6732632423543772, 1.0507009873554805, 1.0)
 
 
 @lowers(aten.softplus.default)
 def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20) -> Node:
-    """Lower softplus, log(1 + exp(beta·z)) / beta; z where beta·z exceeds the threshold."""
+    """Compute softplus, log(1 + exp(beta·z)) / beta; z where beta·z exceeds the threshold."""
     if not 0 < beta < math.inf:
         raise lowering.unsupported(f"expected a positive beta, got {beta}")
     if not 0 <= threshold <= 80:  # beyond 80, a deployed forward pass overflows
@@ -180,7 +180,7 @@ def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20
 
 @lowers(aten.threshold.default)
 def threshold(lowering: Lowering, z: Node, least: float, value: float) -> Node:
-    """Lower max(z, value); refuse a threshold other than ``value``, because the function would jump there."""
+    """Compute max(z, value); refuse a threshold other than ``value``, because the function would jump there."""
     if least != value:
         raise lowering.unsupported(
             f"it jumps at {least}, where no linear relaxation is tight; expected value={least}, got value={value}"
@@ -196,7 +196,7 @@ def step(lowering: Lowering, z: Node, *operands: float) -> Node:
 
 @lowers(aten.pow.Tensor_Scalar)
 def power(lowering: Lowering, z: Node, exponent: float) -> Node:
-    """Lower a constant power of z."""
+    """Compute a constant power of z."""
     p = float(exponent)
     if not math.isfinite(p) or p == 0:
         raise lowering.unsupported(f"expected a finite exponent other than 0, got {exponent}")
@@ -205,7 +205,7 @@ def power(lowering: Lowering, z: Node, exponent: float) -> Node:
 
 @lowers_together((aten.sub.Tensor, Z, (aten.tanh.default, Z)))
 def tanhshrink(lowering: Lowering, z: Node) -> Node:
-    """Lower z − tanh z."""
+    """Compute z − tanh z."""
     return activation(lowering, z, "tanhshrink")
 
 
@@ -214,13 +214,13 @@ _SHRUNK = (aten.sub.Tensor, Z, (aten.mul.Tensor, (aten.sign.default, Z), NUMBER)
 
 @lowers_together((aten.where.self, (aten.gt.Scalar, (aten.abs.default, Z), NUMBER), _SHRUNK, (aten.mul.Tensor, Z, 0)))
 def softshrink(lowering: Lowering, z: Node, bound: float) -> Node:
-    """Lower softshrink, which moves z towards 0 by at most ``bound``, as torch computes it."""
+    """Compute softshrink, which moves z towards 0 by at most ``bound``, as torch computes it."""
     return activation(lowering, z, "softshrink", parameters=(bound,))
 
 
 @lowers_together((aten.div.Tensor, Z, (aten.add.Tensor, (aten.abs.default, Z), 1)))
 def softsign(lowering: Lowering, z: Node) -> Node:
-    """Lower softsign, z / (1 + |z|), as torch computes it."""
+    """Compute softsign, z / (1 + |z|), as torch computes it."""
     return activation(lowering, z, "softsign")
 
 

@@ -276,13 +276,13 @@ MOVES.update(_SAME)
 
 @lowers(*_SAME)
 def same(lowering: Lowering, z: Node, **options: Any) -> Node:
-    """Lower an operator that changes nothing to its input."""
+    """Return the input, for an operator that changes nothing."""
     return z
 
 
 @lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
 def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
-    """Lower dropout to its input, as in evaluation mode."""
+    """Return the input, as dropout does in evaluation mode."""
     if train:
         raise lowering.unsupported("expected train=False, got random values")
     return z
@@ -290,7 +290,7 @@ def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
 
 @lowers(aten._to_copy.default, aten.type_as.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device)
 def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> Value:
-    """Lower a conversion to its input; it may change the device, but not the dtype."""
+    """Return the input of a conversion, which may change the device, but not the dtype."""
     if isinstance(z, Constant):
         dtype = lowering.dtype
         return Constant.evaluated(lambda tensor: tensor.to(dtype), [z])
@@ -304,19 +304,19 @@ def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(lowering: Lowering, z: Node, mask: Constant, value: float | Constant) -> Node:
-    """Lower the input with a number where a constant mask is true."""
+    """Replace elements of the input by a number where a constant mask is true."""
     return gathered(lowering, (as_constant(value), z), _choice(mask))
 
 
 @lowers(aten.where.ScalarOther)
 def where_other(lowering: Lowering, mask: Constant, z: Node, other: float) -> Node:
-    """Lower a choice: the input where a constant mask is true, else a number."""
+    """Choose the input where a constant mask is true, else a number."""
     return gathered(lowering, (z, as_constant(other)), _choice(mask))
 
 
 @lowers(aten.where.ScalarSelf)
 def where_self(lowering: Lowering, mask: Constant, other: float, z: Node) -> Node:
-    """Lower a choice: a number where a constant mask is true, else the input."""
+    """Choose a number where a constant mask is true, else the input."""
     return gathered(lowering, (as_constant(other), z), _choice(mask))
 
 
@@ -330,7 +330,7 @@ def _choice(mask: Constant) -> Callable[[Tensor, Tensor], Tensor]:
 def padded(
     lowering: Lowering, z: Node, sides: Sequence[int], mode: str | float = "constant", value: float | None = None
 ) -> Node:
-    """Lower padding with a number, or with elements of the tensor itself."""
+    """Pad with a number, or with elements of the tensor itself."""
     fill = value if isinstance(mode, str) else mode
     kind = mode if isinstance(mode, str) else "constant"
     pad = torch.nn.functional.pad

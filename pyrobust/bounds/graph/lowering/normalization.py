@@ -40,7 +40,7 @@ def _function(lowering: Lowering, z: Node, name: str) -> Node:
 
 @lowers(aten.softmax.int)
 def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Node:
-    """Lower eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]; leave out elements to which −inf is added."""
+    """Compute eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]; leave out elements to which −inf is added."""
     z, keep = _masked(lowering, z)
     return _softmax(lowering, z, dim, keep)
 
@@ -70,7 +70,7 @@ def _softmax(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node
 
 @lowers(aten.log_softmax.int)
 def log_softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Node:
-    """Lower zᵢ − log Σ eᶻʲ as −log(1 + Σ_{j≠i} e^(zⱼ − zᵢ))."""
+    """Compute zᵢ − log Σ eᶻʲ as −log(1 + Σ_{j≠i} e^(zⱼ − zᵢ))."""
     logarithm = activation(lowering, _sums_of_exponentials(lowering, z, dim, None), "log")
     negative = Scale(name=lowering.name, shape=logarithm.shape, inputs=(logarithm,), scale=number(-1.0), shift=None)
     return _back(lowering, negative, z.shape, dim)
@@ -113,7 +113,7 @@ def _back(lowering: Lowering, z: Node, shape: tuple[int, ...], dim: int) -> Node
 
 @lowers(aten.logsumexp.default)
 def log_sum_exp(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = False) -> Node:
-    """Lower log Σ eᶻ."""
+    """Compute log Σ eᶻ."""
     terms = _function(lowering, _rows(lowering, z, dims), "exp")
     total = summed(lowering, terms, known=(0.0, math.inf))
     return reshaped(lowering, activation(lowering, total, "log"), lowering.out_shape())
@@ -132,7 +132,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Node:
-    """Lower softmax(q·kᵀ·scale + mask)·v over the last two dimensions (Vaswani et al., 2017)."""
+    """Compute softmax(q·kᵀ·scale + mask)·v over the last two dimensions (Vaswani et al., 2017)."""
     if not all(isinstance(z, Node) for z in (query, key, value)) or dropout or enable_gqa:
         raise lowering.unsupported(
             "expected a query, key and value that depend on the input, without dropout and grouped queries"
@@ -184,7 +184,7 @@ def layer_norm(
     epsilon: float = 1e-5,
     cudnn: bool = False,
 ) -> Node:
-    """Lower γ·(z − mean)/√(variance + ε) + β over the last dimensions (Ba et al., 2016)."""
+    """Compute γ·(z − mean)/√(variance + ε) + β over the last dimensions (Ba et al., 2016)."""
     rows = columns(lowering, z, lambda t: t.reshape(len(t), -1, math.prod(shape)))
     normal = _normalised(lowering, rows, epsilon, centered=True)
     return _affine(lowering, _from_rows(lowering, normal, z.shape), weight, bias)
@@ -200,7 +200,7 @@ def group_norm(
     epsilon: float = 1e-5,
     cudnn: bool = False,
 ) -> Node:
-    """Lower the normalisation of groups of channels (Wu and He, 2018)."""
+    """Compute the normalisation of groups of channels (Wu and He, 2018)."""
     rows = columns(lowering, z, lambda t: t.reshape(len(t), groups, -1))
     normal = _normalised(lowering, rows, epsilon, centered=True)
     weight, bias = (None if c is None else _along_channels(c, z) for c in (weight, bias))
@@ -220,7 +220,7 @@ def instance_norm(
     epsilon: float,
     cudnn: bool,
 ) -> Node:
-    """Lower the normalisation of each channel by its own or by running statistics (Ulyanov et al., 2016)."""
+    """Compute the normalisation of each channel by its own or by running statistics (Ulyanov et al., 2016)."""
     if use_input_stats:
         return group_norm(lowering, z, z.shape[0], weight, bias, epsilon)
     if mean is None or variance is None:
@@ -232,7 +232,7 @@ def instance_norm(
 def rms_norm(
     lowering: Lowering, z: Node, shape: Sequence[int], weight: Constant | None = None, epsilon: float | None = None
 ) -> Node:
-    """Lower γ·z/√(mean of z² + ε) over the last dimensions (Zhang and Sennrich, 2019)."""
+    """Compute γ·z/√(mean of z² + ε) over the last dimensions (Zhang and Sennrich, 2019)."""
     if epsilon is None:
         if weight is None:
             raise lowering.unsupported("expected eps, whose default depends on the dtype; pass it")
@@ -314,7 +314,7 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Node:
-    """Lower the l2, l1 or l∞ norm along dimensions."""
+    """Compute the l2, l1 or l∞ norm along dimensions."""
     if order not in (1, 2, math.inf):
         raise lowering.unsupported(f"expected the norm of order 1, 2 or inf, got {order}")
     if order == math.inf:
@@ -334,7 +334,7 @@ def variance_corrected(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Node:
-    """Lower the variance along dimensions: Σ (z − mean)² / (n − correction)."""
+    """Compute the variance along dimensions: Σ (z − mean)² / (n − correction)."""
     rows = _rows(lowering, z, dims)
     count, freedom = rows.shape[0], rows.shape[0] - (1 if correction is None else correction)
     if freedom <= 0:
@@ -348,7 +348,7 @@ def variance_corrected(
 def variance(
     lowering: Lowering, z: Node, dims: Sequence[int] | None, unbiased: bool = True, keepdim: bool = False
 ) -> Node:
-    """Lower the variance along dimensions, with divisor n − 1 or n."""
+    """Compute the variance along dimensions, with divisor n − 1 or n."""
     return variance_corrected(lowering, z, dims, correction=float(unbiased), keepdim=keepdim)
 
 
@@ -361,7 +361,7 @@ def deviation_corrected(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Node:
-    """Lower the standard deviation along dimensions."""
+    """Compute the standard deviation along dimensions."""
     squared = variance_corrected(lowering, z, dims, correction=correction, keepdim=keepdim)
     return activation(lowering, squared, "sqrt")
 
@@ -370,5 +370,5 @@ def deviation_corrected(
 def deviation(
     lowering: Lowering, z: Node, dims: Sequence[int] | None, unbiased: bool = True, keepdim: bool = False
 ) -> Node:
-    """Lower the standard deviation along dimensions, with divisor n − 1 or n."""
+    """Compute the standard deviation along dimensions, with divisor n − 1 or n."""
     return deviation_corrected(lowering, z, dims, correction=float(unbiased), keepdim=keepdim)

@@ -27,7 +27,7 @@ def max_pool(
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
 ) -> Node:
-    """Lower the largest element of each window."""
+    """Compute the largest element of each window."""
     windows = _windows(lowering, z, kernel, stride, padding, dilation)
     return MaxPool(name=lowering.name, shape=lowering.out_shape(), inputs=(z,), windows=windows)
 
@@ -38,13 +38,13 @@ def max_pool(
     aten.max_pool3d_with_indices.default,
 )
 def max_pool_with_indices(lowering: Lowering, z: Node, *arguments: Any) -> tuple[Node]:
-    """Lower the largest element of each window, the first of two results; the second one has no bounds."""
+    """Compute the largest element of each window, the first of two results; the second one has no bounds."""
     return (max_pool(lowering, z, *arguments),)
 
 
 @lowers(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> tuple[Node]:
-    """Lower the largest element of windows that cover the tensor evenly, the first of two results."""
+    """Compute the largest element of windows that cover the tensor evenly, the first of two results."""
     shape = lowering.out_shape()
     return (MaxPool(name=lowering.name, shape=shape, inputs=(z,), windows=_adaptive_windows(z, shape)),)
 
@@ -60,7 +60,7 @@ def average_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Node:
-    """Lower the mean of each window."""
+    """Compute the mean of each window."""
     windows = _windows(lowering, z, kernel, stride, padding, 1)
     if divisor_override is not None:
         divisors = torch.full((len(windows),), divisor_override, dtype=torch.int64)
@@ -73,28 +73,28 @@ def average_pool(
 
 @lowers(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
 def adaptive_average_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> Node:
-    """Lower the mean of windows that cover the tensor evenly."""
+    """Compute the mean of windows that cover the tensor evenly."""
     windows = _adaptive_windows(z, lowering.out_shape())
     return averages(lowering, z, windows, (windows >= 0).sum(1))
 
 
 @lowers(aten.mean.dim)
 def mean(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = False) -> Node:
-    """Lower the mean along dimensions."""
+    """Compute the mean along dimensions."""
     windows = _groups(lowering, z, dims)
     return averages(lowering, z, windows, (windows >= 0).sum(1))
 
 
 @lowers(aten.sum.dim_IntList)
 def total(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = False) -> Node:
-    """Lower the sum along dimensions."""
+    """Compute the sum along dimensions."""
     windows = _groups(lowering, z, dims)
     return averages(lowering, z, windows, torch.ones(len(windows), dtype=torch.int64))
 
 
 @lowers(aten.cumsum.default)
 def running_sum(lowering: Lowering, z: Node, dim: int, *, dtype: torch.dtype | None = None) -> Node:
-    """Lower the cumulative sum along a dimension."""
+    """Compute the cumulative sum along a dimension."""
     if dim % (len(z.shape) + 1) == 0:
         raise lowering.unsupported("it mixes the examples of a batch")
     index = torch.arange(z.size).view(z.shape).movedim(dim % (len(z.shape) + 1) - 1, -1)

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a product of two tensors that depend on the input, or of one such tensor and a constant."""
+    """Compute a product of two tensors that depend on the input, or of one such tensor and a constant."""
     if isinstance(a, Node) and isinstance(b, Node):
         return product(lowering, a, b)
     return affine.multiply(lowering, a, b)
@@ -28,7 +28,7 @@ def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Lower a quotient; if the range of a divisor contains 0, the result is unbounded."""
+    """Compute a quotient, which is unbounded if the range of a divisor contains 0."""
     if not isinstance(b, Node):
         return affine.divide(lowering, a, b)
     return multiply(lowering, a, activation(lowering, b, "reciprocal"))
@@ -36,7 +36,7 @@ def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
 
 @lowers(aten.addcmul.default)
 def add_product(lowering: Lowering, start: Value, a: Value, b: Value, *, value: float = 1) -> Node:
-    """Lower start + value·a·b."""
+    """Compute start + value·a·b."""
     if not (isinstance(a, Node) and isinstance(b, Node)):
         return affine.add_product(lowering, start, a, b, value=value)
     return affine.add(lowering, start, product(lowering, a, b), alpha=value)
@@ -44,7 +44,7 @@ def add_product(lowering: Lowering, start: Value, a: Value, b: Value, *, value: 
 
 @lowers(aten.addcdiv.default)
 def add_quotient(lowering: Lowering, start: Value, a: Value, b: Value, *, value: float = 1) -> Node:
-    """Lower start + value·a/b."""
+    """Compute start + value·a/b."""
     if not isinstance(b, Node):
         return affine.add_quotient(lowering, start, a, b, value=value)
     return affine.add(lowering, start, divide(lowering, a, b), alpha=value)
@@ -94,7 +94,7 @@ def summed(
 
 @lowers(aten.matmul.default, aten.mm.default, aten.bmm.default)
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower a matrix product of two tensors that depend on the input, or of one such tensor and a constant."""
+    """Compute a matrix product of two tensors that depend on the input, or of one such tensor and a constant."""
     if not (isinstance(a, Node) and isinstance(b, Node)):
         return affine.matmul(lowering, a, b)
     ranks = len(a.shape), len(b.shape)
@@ -107,7 +107,7 @@ def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
 
 @lowers(aten.baddbmm.default)
 def added_matmul(lowering: Lowering, start: Value, a: Node, b: Node, *, beta: float = 1, alpha: float = 1) -> Node:
-    """Lower start + a·b."""
+    """Compute start + a·b."""
     if beta != 1 or alpha != 1 or not isinstance(start, Node):
         raise lowering.unsupported("expected three tensors that depend on the input, with beta = alpha = 1")
     shape = lowering.out_shape()
@@ -117,7 +117,7 @@ def added_matmul(lowering: Lowering, start: Value, a: Node, b: Node, *, beta: fl
 
 @lowers(aten.einsum.default)
 def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node:
-    """Lower a contraction of two tensors that depend on the input, or of one such tensor and at most one constant."""
+    """Compute a contraction of two tensors that depend on the input, or of one such tensor and at most one constant."""
     nodes = [operand for operand in operands if isinstance(operand, Node)]
     if len(nodes) < 2:
         return contraction.einsum(lowering, equation, operands)
@@ -165,6 +165,6 @@ def contracted(lowering: Lowering, equation: str, a: Node, b: Node) -> Node:
 
 @lowers(aten.glu.default)
 def gated_linear_unit(lowering: Lowering, z: Node, dim: int = -1) -> Node:
-    """Lower a·sigmoid(b) for the two halves a and b of a tensor."""
+    """Compute a·sigmoid(b) for the two halves a and b of a tensor."""
     a, b = moved(lowering, z, lambda t: t.chunk(2, dim)[0]), moved(lowering, z, lambda t: t.chunk(2, dim)[1])
     return product(lowering, a, activation(lowering, b, "sigmoid"))

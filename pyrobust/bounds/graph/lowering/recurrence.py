@@ -174,7 +174,7 @@ def _run(
 def lstm(
     lowering: Lowering, x: Node | Displaced, first: Sequence[Value], weights: Sequence[Constant], *settings: Any
 ) -> tuple[Any, ...]:
-    """Lower ``torch.nn.LSTM``."""
+    """Compute ``torch.nn.LSTM``."""
     return _run(lowering, _long_short, x, first, weights, *settings)
 
 

@@ -95,7 +95,7 @@ def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[floa
 def _resampled(
     lowering: Lowering, z: Node, factors: Sequence[float] | None, align_corners: bool, *, cubic: bool = False
 ) -> Node:
-    """Lower a separable interpolation."""
+    """Compute a separable interpolation."""
     out, axes = lowering.out_shape(), []
     for i, (n, outputs) in enumerate(zip(z.shape[1:], out[1:], strict=True)):
         unit = torch.eye(n, dtype=lowering.input_dtype, device=lowering.device).view(1, n, n)
@@ -163,7 +163,7 @@ def _outer(a: Tensor, b: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) ->
 def linear_interpolation(
     lowering: Lowering, z: Node, size: Any, align_corners: bool, factors: Sequence[float] | None = None
 ) -> Node:
-    """Lower linear interpolation along each axis."""
+    """Compute linear interpolation along each axis."""
     return _resampled(lowering, z, factors, align_corners)
 
 
@@ -171,5 +171,5 @@ def linear_interpolation(
 def cubic_interpolation(
     lowering: Lowering, z: Node, size: Any, align_corners: bool, factors: Sequence[float] | None = None
 ) -> Node:
-    """Lower cubic convolution along each axis."""
+    """Compute cubic convolution along each axis."""
     return _resampled(lowering, z, factors, align_corners, cubic=True)

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @lowers(aten.col2im.default)
 def fold(lowering: Lowering, z: Node, size: Sequence[int], *arguments: Any) -> Node:
-    """Lower fold, which puts patches back at their positions and sums them where they overlap."""
+    """Put patches back at their positions, and sum them where they overlap."""
     out = lowering.out_shape()
     numbers = torch.arange(1, math.prod(out) + 1, dtype=torch.float64).view(1, *out)
     # the place of each element of z, -1 in the padding
@@ -29,7 +29,7 @@ def fold(lowering: Lowering, z: Node, size: Sequence[int], *arguments: Any) -> N
 
 @lowers(aten.index_add.default)
 def index_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node, *, alpha: float = 1) -> Node:
-    """Lower the addition of slices of one tensor, times alpha, to slices of another."""
+    """Add slices of one tensor, times alpha, to slices of another."""
     places = _constant(lowering, index)
     if alpha != 1:
         inputs, factor = (source,), number(float(alpha))
@@ -39,7 +39,7 @@ def index_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node
 
 @lowers(aten.scatter_add.default)
 def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node) -> Node:
-    """Lower the addition of those elements of ``source`` that have an index (the first along each axis) to z."""
+    """Add those elements of ``source`` that have an index (the first along each axis) to elements of z."""
     places = _constant(lowering, index)
     used = gathered(lowering, (source,), lambda t: t[tuple(slice(size) for size in places.shape)])
     return _added(lowering, z, used, lambda numbers: numbers.gather(dim, places))
@@ -47,7 +47,7 @@ def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: No
 
 @lowers(aten.scatter.src)
 def scatter(lowering: Lowering, z: Value, dim: int, index: Value, source: Value) -> Node:
-    """Lower the replacement of elements of one tensor by those of another."""
+    """Replace elements of one tensor by those of another."""
     places = _constant(lowering, index)
     written = _numbers(lowering).gather(dim, places)
     return _put(lowering, z, source, written, lambda t, v: t.scatter(dim, places, v))
@@ -55,7 +55,7 @@ def scatter(lowering: Lowering, z: Value, dim: int, index: Value, source: Value)
 
 @lowers(aten.scatter.value)
 def scatter_number(lowering: Lowering, z: Value, dim: int, index: Value, value: float) -> Node:
-    """Lower the replacement of elements by a number."""
+    """Replace elements by a number."""
     places = _constant(lowering, index)
     return gathered(
         lowering, (z, as_constant(value)), lambda t, v: t.scatter(dim, places, v.to(t).expand(places.shape))
@@ -64,7 +64,7 @@ def scatter_number(lowering: Lowering, z: Value, dim: int, index: Value, value: 
 
 @lowers(aten.index_copy.default)
 def index_copy(lowering: Lowering, z: Value, dim: int, index: Value, source: Value) -> Node:
-    """Lower the replacement of slices of one tensor by those of another."""
+    """Replace slices of one tensor by those of another."""
     places = _constant(lowering, index)
     written = _numbers(lowering).index_select(dim, places)
     return _put(lowering, z, source, written, lambda t, v: t.index_copy(dim, places, v))
@@ -72,7 +72,7 @@ def index_copy(lowering: Lowering, z: Value, dim: int, index: Value, source: Val
 
 @lowers(aten.index_put.default)
 def index_put(lowering: Lowering, z: Value, indices: Sequence[Any], values: Value, accumulate: bool = False) -> Node:
-    """Lower writing values to, or adding them at, constant positions of a tensor."""
+    """Write values to, or add them at, constant positions of a tensor."""
     places = [None if index is None else index.value().cpu() for index in indices]
     written = aten.index.Tensor(_numbers(lowering), places)
     if not accumulate:

@@ -21,43 +21,43 @@ aten = torch.ops.aten
 
 @lowers(aten.maximum.default, aten.max.other)
 def larger(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower the larger of two elements, for tensors whose shapes broadcast."""
+    """Compute the larger of two elements, for tensors whose shapes broadcast."""
     return _of_two(lowering, a, b, lowest=False)
 
 
 @lowers(aten.minimum.default, aten.min.other)
 def smaller(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower the smaller of two elements, for tensors whose shapes broadcast."""
+    """Compute the smaller of two elements, for tensors whose shapes broadcast."""
     return _of_two(lowering, a, b, lowest=True)
 
 
 @lowers(aten.amax.default)
 def largest(lowering: Lowering, z: Node, dims: Sequence[int] = (), keepdim: bool = False) -> Node:
-    """Lower the largest element along dimensions."""
+    """Compute the largest element along dimensions."""
     return _extreme(lowering, z, dims, keepdim, lowest=False)
 
 
 @lowers(aten.amin.default)
 def smallest(lowering: Lowering, z: Node, dims: Sequence[int] = (), keepdim: bool = False) -> Node:
-    """Lower the smallest element along dimensions."""
+    """Compute the smallest element along dimensions."""
     return _extreme(lowering, z, dims, keepdim, lowest=True)
 
 
 @lowers(aten.max.dim)
 def largest_and_index(lowering: Lowering, z: Node, dim: int, keepdim: bool = False) -> list[Node | None]:
-    """Lower the largest element along a dimension; its index has no bounds."""
+    """Compute the largest element along a dimension; its index has no bounds."""
     return [_extreme(lowering, z, [dim], keepdim, lowest=False), None]
 
 
 @lowers(aten.min.dim)
 def smallest_and_index(lowering: Lowering, z: Node, dim: int, keepdim: bool = False) -> list[Node | None]:
-    """Lower the smallest element along a dimension; its index has no bounds."""
+    """Compute the smallest element along a dimension; its index has no bounds."""
     return [_extreme(lowering, z, [dim], keepdim, lowest=True), None]
 
 
 @lowers(aten.sort.default)
 def sort(lowering: Lowering, z: Node, dim: int = -1, descending: bool = False) -> list[Node | None]:
-    """Lower sorting along a dimension; the indices have no bounds."""
+    """Sort along a dimension; the indices have no bounds."""
     rows = _rows(lowering, z, [dim])
     ordered = z
     for stage in sorting_network(rows.shape[1]):
@@ -72,7 +72,7 @@ def sort(lowering: Lowering, z: Node, dim: int = -1, descending: bool = False) -
 def stable_sort(
     lowering: Lowering, z: Node, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> list[Node | None]:
-    """Lower stable sorting along a dimension; stability does not change the values."""
+    """Sort along a dimension; stability does not change the values."""
     return sort(lowering, z, dim, descending)
 
 
