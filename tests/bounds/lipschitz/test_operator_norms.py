@@ -127,6 +127,18 @@ def test_convolutions(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(ratios) < 2
 
 
+@pytest.mark.parametrize("norm", ["linf", "l1"])
+def test_sums_that_lose_their_small_terms(norm: str) -> None:
+    """After a 1, adding 2⁻⁵⁴ changes no float64 sum; the sums of 1,000 such terms are 500 units too small."""
+    weight = torch.full((1000,), 2.0**-54)
+    weight[0] = 1
+    weight = weight.view((1, -1, 1, 1) if norm == "linf" else (-1, 1, 1, 1))
+    node = capture(torch.nn.Conv2d(weight.shape[1], len(weight), 1, bias=False), torch.zeros(1, weight.shape[1], 2, 2))
+    assert isinstance(node, Conv2d)
+    bound = conv_norm(node, Weights.of(*Constant.of(weight).enclosure()), norm)
+    assert 0 <= Fraction(bound) - (1 + 999 * Fraction(1, 2**54)) < 1e-12
+
+
 @pytest.mark.parametrize("norm", ["l2", "linf", "l1"])
 def test_weights_that_are_not_floats_are_enclosed(norm: str) -> None:
     rng = np.random.default_rng(3)
