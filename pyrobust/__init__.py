@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     __version__: str
 
 ABSTAIN: "Final" = -1
-"""The prediction of an abstention, where no class could be certified: -1."""
+"""The prediction that stands for an abstention, where no class could be certified: -1."""
 
 __all__ = import_lazily(
     __name__,

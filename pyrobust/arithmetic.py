@@ -53,7 +53,7 @@ class Arithmetic(TorchDispatchMode):
         return result
 
     def unit(self, logits: Tensor) -> float | None:
-        """Rounding unit of the coarsest arithmetic from batch to logits; None for logits computed outside torch."""
+        """Return the coarsest rounding unit from batch to logits; None for logits computed outside torch."""
         if _memory(logits) not in self._derived:
             return None
         return max(self._unit, torch.finfo(logits.dtype).eps)
@@ -85,7 +85,7 @@ def watched(batch: Tensor) -> Iterator[Arithmetic]:
 
 
 def product_units(device: torch.device) -> tuple[float, float]:
-    """Rounding units that the settings allow for float32 convolutions and float32 matrix products on a device.
+    """Return the rounding units that settings allow for a device's float32 convolutions and float32 matrix products.
 
     >>> product_units(torch.device("cpu")) == (2.0**-23, 2.0**-23)
     True
@@ -102,7 +102,7 @@ def product_units(device: torch.device) -> tuple[float, float]:
 
 
 def _tensors(values: tuple[Any, ...]) -> list[Tensor]:
-    """Tensors among the values, and inside values that are lists, tuples or dicts."""
+    """Return the tensors among the values, and inside values that are lists, tuples or dicts."""
     tensors = []
     for value in values:
         if isinstance(value, Tensor):
@@ -113,7 +113,7 @@ def _tensors(values: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _memory(tensor: Tensor) -> int | None:
-    """Address of the memory of a tensor; None if it has no memory of its own, such as a sparse one."""
+    """Return the address of a tensor's memory; None for a tensor without memory of its own, such as a sparse one."""
     try:
         return tensor.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):  # torch's errors for tensors without a storage

@@ -29,7 +29,7 @@ Numbers: TypeAlias = "Tensor | npt.ArrayLike"
 """A tensor, an array, or a list of numbers, arrays or tensors; ``as_tensor`` converts these."""
 
 WORDS: Final = 1 << 32
-"""Upper limit of image and sample indices, which are 32-bit words of the noise's counter."""
+"""Upper limit of image and sample indices, each of which is a 32-bit word of the counter that generates the noise."""
 
 
 NormName: TypeAlias = Literal["linf", "l2", "l1"]
@@ -236,7 +236,7 @@ def norm_name(name: str, value: Any) -> NormName:
 
 
 def attack_norm_name(name: str, value: Any, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> AttackNormName:
-    """Return the name of one of ``norms`` from its name or order, as in ``norm_name``; the l0 norm is "l0" or 0.
+    """Return which of ``norms`` a name or order stands for, as in ``norm_name``; the l0 norm is "l0" or 0.
 
     >>> attack_norm_name("norm", "L0"), attack_norm_name("norm", 2, ("l2",))
     ('l0', 'l2')
@@ -582,7 +582,7 @@ def finite_values(name: str, values: Tensor) -> Tensor:
 
 
 def image_indices(indices: Any, examples: int | None = None) -> list[int]:
-    """Return each example's image index, which keys its noise; default: its position, if ``examples`` is given.
+    """Return the image index that selects each example's noise; default: its position, if ``examples`` is given.
 
     >>> image_indices(None, 3)
     [0, 1, 2]

@@ -42,7 +42,7 @@ ClipArgument: TypeAlias = tuple[Any, Any] | Literal[Omitted.OMITTED] | None
 """The argument ``clip`` of an attack."""
 
 LIMIT: Final = 2.0**120
-"""The ends that native code gets for infinite ones: finite in float32; the sums of their squares are in float64."""
+"""The ends that native code gets for infinite ones: finite in float32, with sums of squares finite in float64."""
 
 
 def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:

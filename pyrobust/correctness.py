@@ -7,15 +7,15 @@ robust to an attack at x if it is correct at x and at x_adv (``pyrobust.metrics.
 The prediction that counts is made in a batch of one, since a user will run the example alone. In a larger batch, the
 logits may be rounded differently, so a prediction from such a batch is accepted only if rounding cannot change it. The
 test is whether the label's logit and the largest other logit differ by more than √ε times the row's largest |logit|.
-All other examples, and examples whose logits are not finite, are run again alone. ε is the rounding unit of the
-coarsest arithmetic in the model (``Runner.unit``). If a callable casts its float64 input to float32, for example, ε is
-the unit of float32.
+Examples that fail this test, and examples whose logits are not finite, are run again alone. ε is the rounding unit of
+the coarsest arithmetic in the model (``Runner.unit``). If a callable casts its float64 input to float32, for example, ε
+is the unit of float32.
 
-The cost is one forward pass for the batch, and one for each example that is run again; on ordinary inputs, no example
-is. Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``). In two
-cases, sweeps run every example alone, in one forward pass each (``Judge.classes_alone``). In the first case, the model
-is declared to be random, so that row independence is not tested. In the second case, proofs are stored for the same
-examples, and rounding must not make an attack appear to refute a proof.
+The cost is one forward pass for the batch, and one for each example that is run again. On ordinary inputs, no example
+has to be run again. Sweeps of attacks first probe whether the rows of a batch are independent
+(``pyrobust.row_independence``). In two cases, sweeps run every example alone, in one forward pass each
+(``Judge.classes_alone``). In the first case, the model is declared to be random, so row independence is not tested. In
+the second case, proofs are stored for the same examples, and rounding must not make an attack appear to refute a proof.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: whether y is the class that an attack aims at. If so, a row that predicts y is ``FOOLED``.
-        both: whether a correct row may be ``CLOSE``, as a wrong row always may. False suffices for an attack, which has
+        both: whether correct rows may be ``CLOSE``, too; wrong rows always may. False suffices for an attack, which has
             to confirm only that the model is fooled.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
@@ -81,7 +81,7 @@ class Judge:
         return self._classes(x, None, "")
 
     def classes_alone(self, x: Tensor) -> Tensor:
-        """Run every example in a batch of one, even if its logits are far apart; else like ``classes``."""
+        """Return the same as ``classes``, but run every example in a batch of one, even if its logits are far apart."""
         self.runner.follow(x)
         with self.runner.session(gradients=True):
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
@@ -109,7 +109,7 @@ class Judge:
         return bool(predicted_classes(self._logits(x))[0] == y[0])
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
-        """Return predicted classes; rounding cannot change whether each equals the label y or, without y, itself."""
+        """Return predicted classes; rounding cannot change whether they equal y or, without y, which they are."""
         self.runner.follow(x)
         with torch.inference_mode(False):  # the session leaves a caller's inference mode and writes to this tensor
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")

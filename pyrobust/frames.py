@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return, for each name, the list of this attribute's values over the objects.
+    """Return a dictionary from each name to the list of this attribute's values, one value for each row.
 
     >>> columns_of([1 + 2j, 3j], ["real", "imag"])
     {'real': [1.0, 0.0], 'imag': [2.0, 3.0]}

@@ -60,7 +60,7 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
 
 
 def is_on_grid(x: Tensor, step: Fraction) -> bool:
-    """Whether ``to_grid`` converts x.
+    """Whether ``to_grid`` converts x without raising an error.
 
     >>> is_on_grid(torch.tensor([0.2, 1.0]), Fraction(1, 255)), is_on_grid(torch.tensor([0.21]), Fraction(1, 255))
     (True, False)
@@ -89,7 +89,7 @@ def simplest_fraction(value: float) -> Fraction:
 
 
 def find_grid(x: Tensor) -> Fraction | None:
-    """Return the first common grid that contains every value of x, as defined by `to_grid`, or None.
+    """Return the first of a few common grids that contains every value of x in the sense of `to_grid`, or None.
 
     Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. If all values lie on several of these
     grids, as in an all-black image, the first of these grids is returned.
@@ -145,7 +145,7 @@ def _values(x: Tensor) -> _Values:
 
 
 def _grid_dtypes(values: _Values) -> tuple[type[np.floating[Any]], ...]:
-    """Return the dtypes in which the values may be the floats nearest to grid points."""
+    """Return the dtypes to try when testing whether each value is the float nearest to a grid point."""
     return (np.float64, np.float32) if values.dtype == np.float64 else (np.float32,)
 
 
@@ -156,7 +156,7 @@ def _holds(values: _Values, step: Fraction) -> bool:
 def _first_off_grid(
     values: _Values, step: Fraction, dtype: type[np.floating[Any]], levels: npt.NDArray[np.int32] | None = None
 ) -> int | None:
-    """Write the multiple of each value to ``levels``; return the position of the first value off the grid."""
+    """Write each value's multiple of the step to ``levels``; return the position of the first value off the grid."""
     from pyrobust.ops.native import grid_levels
 
     first = grid_levels(values, *step.as_integer_ratio(), dtype is np.float32, levels)

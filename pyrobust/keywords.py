@@ -1,4 +1,4 @@
-"""Keyword arguments that many functions share, each of which is a field of a settings object."""
+"""Keyword arguments that many functions share; each argument is a field of a settings object."""
 
 from __future__ import annotations
 

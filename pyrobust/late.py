@@ -40,7 +40,7 @@ class LazyPackage(type(sys)):  # type: ignore[misc]  # is types.ModuleType, with
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute; importing a submodule does not replace a public name that is spelled like it."""
+        """Set an attribute, but keep a public name if a submodule of the same name is imported."""
         if not (name in self.__dict__["_modules_of_names"] and isinstance(value, type(sys))):
             super().__setattr__(name, value)
 

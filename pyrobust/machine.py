@@ -256,7 +256,7 @@ def in_batches(
 
 
 def existing_device(device: torch.device | str) -> torch.device:
-    """Return a torch device or device name as a device that exists: the CPU or a GPU.
+    """Check that a torch device or device name stands for the CPU or an existing GPU; return it as a torch device.
 
     Raises:
         InputError: a device of another kind, or a GPU that the machine lacks.

@@ -36,8 +36,8 @@ def load_native_module() -> ModuleType:
     """Import ``pyrobust._C``, or raise ImportError.
 
     In a clone, the source folder hides the package that pip installed, including its native module. The source folder
-    then uses the installed native module, but only if it was built from the same native sources: another one could
-    disagree with the Python code.
+    then uses the installed native module, but only if it was built from the same native sources: a module built from
+    other sources could disagree with the Python code.
     """
     try:
         return import_module(_NAME)

@@ -69,7 +69,7 @@ def notebook_bar(unit: str) -> Iterator[Show]:
 
 
 def _clock(seconds: float) -> str:
-    """Write a duration like a clock.
+    """Write a duration as minutes and seconds, preceded by hours if there are any.
 
     >>> _clock(5), _clock(3725)
     ('0:05', '1:02:05')

@@ -47,7 +47,8 @@ class Option:
         choices: the words of a "choice" or "name" option.
         any_case: whether the choices may be written in upper or lower case.
         none: the text that stands for None.
-        complete: completes the beginning of a text. By default, the text is completed to one of the choices.
+        complete: function that completes the beginning of a text. By default, the text is completed to one of the
+            choices.
     """
 
     help: str

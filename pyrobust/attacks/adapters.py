@@ -70,10 +70,10 @@ class AdaptedAttack(AdversarialAttack):
                               if targeted it is called as (model, x, labels, targeted=True)
     ========================= =========================================================================================
 
-    Attacks of torchattacks and ART have an epsilon of their own: set it to the same value. A targeted attack of ART is
-    made with targeted=True. For every batch, the random number generators of torch, numpy and Python are seeded from
-    the attack's seed and the index of the batch's first example; afterwards their states are restored. Results are
-    therefore reproducible, but depend on the batch size.
+    Attacks of torchattacks and ART have an epsilon of their own: set it to the same value as ``epsilon``. Make a
+    targeted attack of ART with targeted=True. For every batch, the random number generators of torch, numpy and Python
+    are seeded from the attack's seed and the index of the batch's first example; afterwards their states are restored.
+    Results are therefore reproducible, but depend on the batch size.
 
     Args:
         model, norm, clip_min, clip_max, device, clip, grid: see ``AdversarialAttack``.
@@ -143,7 +143,7 @@ class AdaptedAttack(AdversarialAttack):
         return self._result
 
     def settings(self) -> dict[str, bool | int | float | str | None]:
-        """Settings of the adapted attack, which a resumed run must share.
+        """Return the settings of the adapted attack; a resumed run must have the same settings.
 
         Attributes with plain values, or the keywords of a partial function, are listed by name. One hash covers all
         other settings and the settings of the attack's parts. The model, devices and loggers are left out.
@@ -253,13 +253,13 @@ class AdaptedAttack(AdversarialAttack):
 
 
 def _library(attack: Any) -> str:
-    """Name the library that defines the classes of an attack object; empty for a function."""
+    """Return the name of the library that defines the classes of an attack object; empty for a function."""
     names = {base.__module__.split(".")[0] for base in type(attack).__mro__}
     return next((name for name in ("foolbox", "torchattacks", "art") if name in names), "")
 
 
 def _caller(attack: Any, adapted: AdaptedAttack, logits: _Logits) -> Callable[[Tensor, Tensor, bool], Any]:
-    """A function (x, labels, targeted) → points that calls the attack as its library requires."""
+    """Return a function (x, labels, targeted) → points that calls the attack as its library requires."""
     library = _library(attack)
     if library == "foolbox":
         need_range("foolbox", joined(adapted.clip_min, adapted.clip_max))
@@ -335,14 +335,14 @@ def _same_model(theirs: Any, ours: Classifier, what: str) -> None:
 
 
 def _function_name(attack: Any) -> str:
-    """Name of a function, of the function inside a partial, or of a callable object's class."""
+    """Return the name of a function, of the function inside a partial, or of a callable object's class."""
     while isinstance(attack, functools.partial):
         attack = attack.func
     return getattr(attack, "__name__", type(attack).__name__)
 
 
 def _described(value: Any, model: Classifier, depth: int) -> dict[str, Any]:
-    """Collect the settings of an attack object or function, including those of objects of its library in them."""
+    """Collect the settings of an attack object or function, including those of library objects that it holds."""
     if isinstance(value, functools.partial):
         inner = {**({"args": list(value.args)} if value.args else {}), **value.keywords}
         return {**_described(value.func, model, depth), **_plain(inner, model, depth)}

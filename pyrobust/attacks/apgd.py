@@ -157,7 +157,7 @@ class APGD(BatchAttack):
             self._flag_zero_gradient(count)
 
     def _flag_zero_gradient(self, count: int) -> None:
-        """Warn about ``count`` examples without a gradient, once per attack."""
+        """Warn, once per attack, that ``count`` examples have a zero gradient."""
         if "zero-gradient" not in self._warned:
             self._warned.add("zero-gradient")
             logger.warning(

@@ -61,7 +61,7 @@ class CertifiedFirst:
             and broken.
         seconds: time that the proofs took.
         rows_each: least number of rows that the attacks on one proved example would have run through the model.
-        reason: why proofs were not tried, so that every example was attacked; None if proofs were tried.
+        reason: why no proof was tried and every example was attacked; None if proofs were tried.
         guarantee: what the proofs guarantee.
     """
 
@@ -108,7 +108,7 @@ class AutoAttackResult(Tabular):
     certified_first: CertifiedFirst | None = None
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each example."""
+        """Return one row for each example."""
         columns: dict[str, Any] = {"broken_by": [name or "" for name in self.broken_by]}
         return columns if self.certified_first is None else columns | {"proved": list(self.certified_first.proved)}
 
@@ -154,10 +154,10 @@ class AutoAttack(Ensemble):
     - "custom": the attacks of ``attacks_to_run``, in that order, with the budgets of "plus"; change their settings in
       ``attacks``, as in ``attack.attacks["apgd-ce"].restarts = 1``.
 
-    The DLR loss needs three classes and its targeted forms four. With three classes, "apgd-t" is replaced by
+    The DLR loss needs three classes, and its targeted forms need four. With three classes, "apgd-t" is replaced by
     "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the same direction as the
-    gradient of any margin. In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. For each example, every
-    attack, including FAB, stops at the first point that fools the model; use ``FAB`` for nearest points.
+    gradient of any margin. In a targeted attack, "apgd-t" is replaced by "apgd-dlr" toward the target. For each
+    example, every attack, including FAB, stops at the first point that fools the model; use ``FAB`` for nearest points.
 
     Flags, which are logged as warnings and kept in ``result.flags``, say why the result may be unreliable: an attack is
     replaced or skipped; the model returns different logits for the same input (use "rand"); its outputs are
@@ -172,9 +172,9 @@ class AutoAttack(Ensemble):
         certify_first: do not attack the examples that are proved robust at epsilon by bounds on the model's float32
             forward pass (see ``pyrobust.attacks.certified_first``). The other examples are attacked with the same
             random numbers as without this option, and results and flags count all examples, so the outcome is the same.
-            ``result.certified_first`` has the proofs. If the attack uses arithmetic that no proof covers (under
-            autocast, in bfloat16, with TF32 allowed, averaged over draws, ...) or is targeted, every example is
-            attacked, and a warning says why. Needs a module that ``BoundedModel`` supports.
+            ``result.certified_first`` has the proofs. If the attack is targeted, or uses arithmetic that no proof
+            covers (under autocast, in bfloat16, with TF32 allowed, averaged over draws, ...), every example is
+            attacked, and a warning says why. The model must be a module that ``BoundedModel`` supports.
         attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
             version's attacks; required with "custom".
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
@@ -358,7 +358,7 @@ class AutoAttack(Ensemble):
         targeted: bool,
         classes: int,
     ) -> tuple[Tensor, CertifiedFirst]:
-        """Try to prove the examples that are still robust; return which ones are proved, bool [N], and the report."""
+        """Try to prove that unbroken examples are robust; return which ones are proved, bool [N], and the report."""
         proved, seconds = torch.zeros_like(robust), 0.0
         reason = "the attack is targeted, and proofs are about all other classes" if targeted else None
         for name, attack in attacks.items():
@@ -426,7 +426,7 @@ class AutoAttack(Ensemble):
         self._flags.setdefault(flag.name, flag)
 
     def _ended(self, name: str, position: int, examples: int, success: bool) -> None:
-        """Called when the named attack ends for one of its ``examples``; subclasses may override it."""
+        """Do nothing when the named attack ends for one of its ``examples``; subclasses may override this method."""
 
     def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
         """Return the radius of each example in the given attack, float64 [N] on the CPU."""
@@ -444,7 +444,7 @@ class AutoAttack(Ensemble):
         targeted: bool,
         x_adv: Tensor,
     ) -> Tensor:
-        """Attack these rows; write the points that fool the model to x_adv, and return the rows of these points."""
+        """Attack the given rows; store the points that fool the model in x_adv, and return the rows of these points."""
         fooled: list[int] = []
 
         def note(row: int, success: bool, point: Tensor) -> None:

@@ -84,7 +84,7 @@ def published_attack(
 
 
 def least_rows(attack: BatchAttack, classes: int) -> int:
-    """Least number of rows run through the model for an example that withstands the attack; FAB may run a few more.
+    """Return the least number of model rows for an example that withstands the attack; FAB may run a few more.
 
     >>> least_rows(Square(lambda x: x), 10)
     5002

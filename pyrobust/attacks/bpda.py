@@ -48,7 +48,7 @@ class BPDA(nn.Module):
         self.surrogate = backward
 
     def extra_repr(self) -> str:
-        """The operations that are not modules; torch itself would not show these."""
+        """Return the text that shows the operations that are not modules, which torch itself would not show."""
         functions = {"module": self.module, "backward": self.surrogate or "identity"}
         return ", ".join(
             f"{name}={getattr(function, '__name__', function)}"

@@ -24,7 +24,7 @@ from .pgd import BIM, PGD
 
 
 class Entry(NamedTuple):
-    """A name for an attack.
+    """The attack and the settings that a name on the command line stands for.
 
     Attributes:
         attack: the attack's class.

@@ -41,7 +41,7 @@ class Proof(NamedTuple):
     Attributes:
         proved: [B], bool, on the CPU.
         seconds: time that the proof took.
-        reason: why nothing could be proved for any example; None if the methods ran.
+        reason: why no proof was possible for any example; None if the methods of bound propagation ran.
     """
 
     proved: Tensor
@@ -130,7 +130,7 @@ class Prover:
         clip: tuple[float, float] | None,
         proved: Tensor,
     ) -> str | None:
-        """Mark the proved examples in ``proved``; if no example can be proved, return the reason."""
+        """Mark the proved examples in ``proved``; return why no proof is possible for any example, or None."""
         # Imported here, since attacks without proofs do not need it.
         from pyrobust.bounds import BoundOptions
         from pyrobust.bounds.deployed_arithmetic import other_convolutions
@@ -222,7 +222,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:
-    """Return radii [N] of real balls that contain every grid point that an attack with radii epsilon [N] may return.
+    """Return radii [N] of balls in the reals that contain all grid points that attacks of radii epsilon [N] may return.
 
     On a grid with step h, the attack bounds the differences Δk of integer levels k. The float of a level k differs from
     h·k by at most u, half a unit in the last place of the largest level. So the floats of two levels are at most h·|Δk|

@@ -22,12 +22,12 @@ class EOT(nn.Module):
     Args:
         model: batch [N, ...] → logits [N, K] or an object with ``.logits``; without a transform, the model itself
             should be random.
-        samples: S, draws per forward pass, at least 1.
+        samples: S, the number of draws per forward pass, at least 1.
         transform: random and differentiable, batch → batch of any shape that the model accepts.
 
     Raises:
         InputError: samples below 1.
-        InputTypeError: a model or transform that is not callable, or a samples that is not an integer.
+        InputTypeError: a model or transform that is not callable, or a value of ``samples`` that is not an integer.
 
     >>> import torch
     >>> noisy = EOT(nn.Linear(2, 3), samples=8, transform=lambda x: x + 0.1 * torch.randn_like(x))

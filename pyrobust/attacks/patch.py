@@ -73,7 +73,7 @@ class Patch:
         return patched
 
     def _pixels_at(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows [N, h, 1] and columns [N, 1, w] of the patch on each image."""
+        """Return the rows [N, h, 1] and columns [N, 1, w] of each image that the patch covers."""
         height, width = self.mask.shape
         if x.dim() != 4 or x.shape[1] != len(self.pixels) or x.shape[2] < height or x.shape[3] < width:
             expected = shape_text(("N", len(self.pixels), f"H >= {height}", f"W >= {width}"))
@@ -222,12 +222,12 @@ class AdversarialPatch(InputAgnosticAttack):
                 patch on the image. Default: 0 … N - 1.
 
         Returns:
-            clean_accuracy; robust_accuracy, the share classified correctly with and without the patch;
-            attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the patch changes;
-            if any image is classified correctly, success_rate_on_correct, the share of these images that the patch
-            breaks; and, with a target, target_rate, the share of the images of other classes that are assigned to the
-            target. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions follow the rule of
-            ``pyrobust.correctness``.
+            Rates by name: clean_accuracy; robust_accuracy (the share classified correctly with and without the patch);
+            attack_success_rate (1 - robust_accuracy); fooling_rate (the share whose predicted class the patch changes);
+            success_rate_on_correct (the share of the correctly classified images that the patch breaks; only if any
+            image is classified correctly); and, with a target, target_rate (the share of the images of other classes
+            that are assigned to the target). Each value is a ``pyrobust.metrics`` rate with its exact interval;
+            predictions follow the rule of ``pyrobust.correctness``.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range.
@@ -260,7 +260,7 @@ class AdversarialPatch(InputAgnosticAttack):
         return (every[order[kept:]], every[order[:kept]]) if kept else (every, every)
 
     def _place(self, patch: Patch, index: int) -> Tensor:
-        """The held-out position [2] of an image."""
+        """Return the held-out position [2] at which the patch is put on an image."""
         generator = torch.Generator().manual_seed((self.seed * 0x9E3779B97F4A7C15 + index) % (1 << 64))
         return patch.held_out[int(torch.randint(len(patch.held_out), (), generator=generator))]
 

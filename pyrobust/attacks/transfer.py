@@ -75,8 +75,8 @@ class TransferAttack(BatchAttack):
       absolute value 1, as in the authors' code;
     - ``scales`` (SI-FGSM; Lin et al., 2020): the gradient is the mean of ∇L(x_t / 2^i) for i from 0 to scales − 1;
     - ``neighbors`` (VMI-, VNI-FGSM; Wang and He, 2021): v_t = mean_i ∇L(x_t + r_i) − ∇L(x_t) is added to the next
-      gradient. The points r_i are uniform in the cube of half-width β·epsilon (in l2 divided by √D, in l1 by D), where
-      β is ``neighborhood``.
+      gradient. With β = ``neighborhood``, the points r_i are uniform in a cube whose half-width is β·epsilon in linf,
+      β·epsilon / √D in l2 and β·epsilon / D in l1.
 
     All these options can be combined (within one step, an image is always resized in the same way); the defaults are
     those of MI-FGSM. Several surrogates are attacked through the mean of their logits.
@@ -188,7 +188,7 @@ class TransferAttack(BatchAttack):
         return state.epsilon
 
     def _lead(self, coordinates: int) -> int:
-        """Return the factor, besides step size and momentum, by which the velocity looks ahead."""
+        """Return the factor by which, besides step size and momentum, the velocity is multiplied to look ahead."""
         return coordinates
 
     def _mean(self, gradients: Iterator[Tensor]) -> Tensor:
@@ -222,7 +222,7 @@ class Gradients(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, step: int) -> None:
-        """Begin a step, whose transforms are the same for all points."""
+        """Begin a step; within the step, the transforms are the same for all points."""
 
     def __call__(self, point: Tensor) -> Tensor:
         """Return the gradient [B, ...] at a point."""
@@ -239,8 +239,8 @@ class Gradients(abc.ABC):
 class _SurrogateGradients(Gradients):
     """The gradients of the surrogate's loss.
 
-    They are divided by the size of the loss's derivative, since the derivative may underflow; within a step, all are
-    divided by the same size.
+    They are divided by the size of the loss's derivative, since this derivative may underflow. Within a step, all
+    gradients of an example are divided by the same size.
     """
 
     def __init__(self, attack: TransferAttack, state: AttackState) -> None:
@@ -281,7 +281,7 @@ class _SurrogateGradients(Gradients):
 
 
 class _MeanLogits(nn.Module):
-    """The mean of several models' logits, each in its own dtype."""
+    """The mean of the logits of several models, each of which runs in its own dtype."""
 
     def __init__(self, models: Sequence[Classifier]) -> None:
         super().__init__()

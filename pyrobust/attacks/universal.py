@@ -204,11 +204,11 @@ class UniversalPerturbation(InputAgnosticAttack):
             result: result of ``fit``.
 
         Returns:
-            clean_accuracy; robust_accuracy, the share classified correctly with and without the perturbation;
-            attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the perturbation
-            changes; and, if any example is classified correctly, success_rate_on_correct, the share of these examples
-            that the perturbation breaks. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions
-            follow the rule of ``pyrobust.correctness``.
+            Rates by name: clean_accuracy; robust_accuracy (the share classified correctly with and without the
+            perturbation); attack_success_rate (1 - robust_accuracy); fooling_rate (the share whose predicted class the
+            perturbation changes); and success_rate_on_correct (the share of the correctly classified examples that the
+            perturbation breaks; only if any example is classified correctly). Each value is a ``pyrobust.metrics`` rate
+            with its exact interval; predictions follow the rule of ``pyrobust.correctness``.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range.

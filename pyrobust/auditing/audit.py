@@ -102,7 +102,7 @@ def audit(log: CertificationLog) -> Audit:
     "above-maximum", "parameters" (wrong n, alpha, sigma or formula, with every explanation that fits the radii),
     "change" (other parameters in a part of the rows), "pile", "unattainable", and for runs "above-votes" and "derived"
     (columns that do not follow from the stored votes, limits or verdicts). Findings of all other kinds are notes. A
-    finding "parameters" is a note, too, if a change of only unstated parameters explains the radii.
+    finding "parameters" is also a note if other values of unstated parameters alone explain the radii.
 
     Metrics use the first row of each image, and count the image as correct if predict == label. Rows without a finite
     radius >= 0 count as abstentions. Metrics computed from votes are omitted if n, alpha or sigma is unknown or in

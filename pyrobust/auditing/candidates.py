@@ -44,10 +44,10 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
     """Yield usual parameters other than the assumed ones.
 
-    With ``pile`` (equal radii at the upper end of the log), only parameters whose maximum radius is the radius of the
-    pile are yielded. If there is no pile, parameters with a sigma other than the assumed one have the assumed n and
-    alpha. Parameters with another formula have another n only if nobody stated n, and another alpha only if nobody
-    stated alpha.
+    With ``pile`` (equal radii at the upper end of the log), yield only parameters whose maximum radius is the radius of
+    the pile. Without a pile, parameters with another sigma than the assumed one have the assumed n and alpha.
+    Parameters with another formula have another n only if nobody stated n, and another alpha only if nobody stated
+    alpha.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)
@@ -63,7 +63,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters with one unusual value: one that ``pile`` implies or, without a pile, one of few digits."""
+    """Yield parameters with one unusual value: one that ``pile`` implies or, without a pile, a number of few digits."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:
@@ -124,7 +124,7 @@ def _one_digit_alphas() -> Iterator[float]:
 
 
 def _whole_numbers(low: float, high: float) -> list[int]:
-    """Return all whole numbers of an interval; if they are many, only the roundest, and sums of a usual n and n0."""
+    """Return all whole numbers of an interval or, if they are many, the roundest and the sums of a usual n and n0."""
     first, last = math.ceil(low), math.floor(high)
     together = [m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0 if first <= m + n0 <= last]
     if last - first < _ALL_WHOLE:

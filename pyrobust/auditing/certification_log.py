@@ -133,7 +133,7 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is correct and certified, as certified metrics count it.
+        """Whether each prediction is correct and certified in the sense of the certified metrics.
 
         A smoothed certificate of radius 0 counts. A verification with radius 0 does not count, since it proves nothing,
         not even that the model is correct at the image itself.
@@ -322,11 +322,11 @@ def _sigma_from_name(path: Path) -> tuple[float | None, str]:
 
 
 def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
-    """Infer the number of decimals of each printed radius before trailing zeros were dropped.
+    """Infer the number of decimals that each printed radius had before trailing zeros were dropped.
 
-    Radii have a fixed number of either decimals or significant digits: the style that more of the distinct radii fit,
-    since nine in ten numbers do not end in zero. A radius written with more decimals keeps them, and if no style is
-    clear, all radii keep their decimals: fewer decimals stand for a wider range of votes.
+    Radii are taken to have a fixed number of either decimals or significant digits. The style is the one that more of
+    the distinct radii fit, since nine in ten numbers do not end in zero. A radius written with more decimals keeps
+    them. If no style is clear, all radii keep their decimals, since fewer decimals stand for a wider range of votes.
     """
     written = np.minimum(written, _MAX_DECIMALS)
     certified = np.isfinite(radius) & (radius > 0)
@@ -356,9 +356,9 @@ def _most_common(counts: _Ints) -> int:
 
 
 def _judge(values: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> ParameterJudgement | None:
-    """Judge printed radii; n and alpha that are not given are assumed to be usual. None if sigma is unknown.
+    """Judge printed radii, with usual values for n and alpha that are not given; return None if sigma is unknown.
 
-    Usual values complete the given ones, unless other values that are consistent with these are likelier.
+    The usual values are added to ``values``, unless other values that are consistent with the given ones are likelier.
     """
     if "sigma" not in values:
         return None

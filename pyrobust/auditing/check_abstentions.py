@@ -110,7 +110,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[A
 
 
 def _surprise(correct: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
-    """Test whether more rows are correct among the smallest radii than above: log-likelihood ratio, number, shares."""
+    """Test if more rows are correct at the smallest radii than above; return log-likelihood ratio, number, shares."""
     share, after = float(correct[:lead].mean()), float(correct[lead : (1 + _ABOVE) * lead].mean())
     if share <= after:
         return 0.0, lead, share, after

@@ -26,7 +26,7 @@ _DISTINCT = 0.5
 
 
 def check_copies(log: CertificationLog) -> Iterator[AuditFinding]:
-    """Flag rows that repeat label, prediction, radius and time of other rows, and blocks repeated with other times."""
+    """Flag rows that repeat label, prediction, radius and time of others, and blocks that repeat all but the times."""
     rows = np.flatnonzero(first_rows(log))
     if len(rows) < _MIN_ROWS or not log.smoothed:
         return
@@ -59,7 +59,7 @@ def check_copies(log: CertificationLog) -> Iterator[AuditFinding]:
 
 
 def _code(*columns: npt.NDArray[np.float64] | _Ints) -> _Ints:
-    """Number the distinct rows of some columns."""
+    """Assign a number to each row of some columns: equal rows get equal numbers, distinct rows get distinct numbers."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values = np.unique(column, return_inverse=True)[1].astype(np.int64)

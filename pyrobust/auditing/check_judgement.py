@@ -35,7 +35,7 @@ _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
 def check_judgement(log: CertificationLog, judgement: ParameterJudgement, usable: _Mask) -> Iterator[AuditFinding]:
-    """Flag radii that contradict the assumed parameters: a note if other unstated values explain them, else a fault."""
+    """Flag radii contradicting the assumed parameters: a note if changing unstated ones explains them, else a fault."""
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)
@@ -182,7 +182,7 @@ def _change(log: CertificationLog, usable: _Mask, change: Change) -> AuditFindin
 def _rows(
     log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached: Sequence[Pile]
 ) -> Iterator[AuditFinding]:
-    """Flag rows that the parameters cannot give, although they explain the other rows."""
+    """Flag rows that cannot come from the parameters that explain the other rows."""
     parameters, printed = fit.parameters, fit.radii
 
     def rows_of(distinct: _Mask) -> _Mask:

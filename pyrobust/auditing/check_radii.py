@@ -116,7 +116,7 @@ def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterat
 
 
 def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[AuditFinding]:
-    """Flag radii above the radius that n unanimous votes certify, for other noise and for sequential runs."""
+    """Flag radii above the one that n unanimous votes certify, in logs of non-Gaussian noise or of sequential runs."""
     if log.n is None or log.alpha is None or log.sigma is None or log.header is None or log.decimals is None:
         return
     if log.header.parameters.get("two_class"):  # a rival without votes allows larger radii

@@ -123,7 +123,7 @@ def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Audit
 
 
 def minimum_size(index: npt.NDArray[np.int64]) -> int:
-    """Return the smallest size of a data set with these sorted indices: the last index plus the usual stride.
+    """Return the smallest size of a data set with these sorted indices: the last index plus the most common stride.
 
     >>> minimum_size(np.array([0, 100, 200]))
     300
@@ -200,9 +200,9 @@ def check_numbering(log: CertificationLog) -> Iterator[AuditFinding]:
 def _last_class(values: npt.NDArray[np.int64]) -> int:
     """Return the largest class that is not a stray; -1 if there is none.
 
-    A stray is rare, and satisfies one of two conditions. It is so far above all other classes that some class would lie
-    in between if frequencies differed by at most a factor of four; or it is much rarer than all others. By chance,
-    either has a probability below 10⁻⁹.
+    A stray is a rare class that satisfies one of two conditions. Either it lies so far above all other classes that
+    some class would lie in between if the frequencies of classes differed by at most a factor of four; or it is much
+    rarer than all other classes. Each condition has a probability below 10⁻⁹ by chance.
     """
     classes, counts = np.unique(values, return_counts=True)
     while len(classes) > 1:

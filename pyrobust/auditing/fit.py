@@ -72,9 +72,10 @@ class Fits:
 class Fit:
     """Printed radii, and how well given parameters explain them.
 
-    The score is the logarithm of the likelihood of the radii, relative to random digits. A radius that some number of
-    votes gives scores higher if few of the printable radii near it come from votes. A radius that no number of votes
-    gives has the score of a row spoiled by chance. The evidence of each pile is subtracted.
+    The score is the logarithm of the likelihood of the radii, relative to that of random digits. A radius that comes
+    from some number of votes has a higher score if few of the printable radii near it come from votes. A radius that
+    cannot come from any number of votes has the score of a row spoiled by chance. The evidence of each pile is
+    subtracted.
     """
 
     radii: PrintedRadii
@@ -118,12 +119,12 @@ class Fit:
 
     @property
     def spoiled(self) -> int:
-        """Number of rows with a radius that no number of votes gives."""
+        """Number of rows whose radius cannot come from any number of votes."""
         return int(self.radii.count[~self.attainable].sum())
 
     @property
     def explained(self) -> int:
-        """Number of rows with a radius that some number of votes gives, excluding piles."""
+        """Number of rows whose radius comes from some number of votes, excluding piles."""
         return self.radii.rows - self.spoiled - sum(pile.rows for pile in self.piles)
 
     @property

@@ -1,8 +1,8 @@
-"""Radii as functions of votes: the certificate of Cohen et al. (2019), and formulas that scripts use instead.
+"""Formulas that give radii from votes: the certificate of Cohen et al. (2019), and those that some scripts use instead.
 
-If a radius R comes from k of n votes, R determines the tail 1 - p of the underlying probability p, and p determines k.
-A formula consists of these two functions. Votes are real numbers here: a printed radius stands for an interval of
-votes, and the formula explains the radius if the interval contains an integer.
+Let a radius R come from k of n votes. R determines the tail 1 - p of the underlying probability p, and p determines k.
+A formula consists of these two functions, from R to 1 - p and from p to k. Votes are real numbers here, because a
+printed radius stands for an interval of votes. The formula explains the radius if this interval contains an integer.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Formula:
 
     Attributes:
         name: what differs from the usual certificate, in words; "" if nothing does.
-        votes: numbers of votes [C, E] whose probability bound is 1 - q, as a function of (q [C, E], n [C, 1],
-            alpha [C, 1]) for C candidates.
-        largest: smallest tail q of a finite radius, as a function of (n, alpha).
+        votes: numbers of votes [C, E] for which the bound on the probability is 1 - q, as a function of (q [C, E], n
+            [C, 1], alpha [C, 1]), for C candidates with E tails q each.
+        largest: tail q of the largest finite radius, which is the smallest such tail, as a function of (n, alpha).
         tail: tail q of the probability, as a function of radii at sigma 1, elementwise.
         radius: inverse of ``tail``.
         factor: factor of the radius, as a function of sigma.
@@ -67,10 +67,10 @@ def _gaussian_radius(tail: float) -> float:
 
 
 def _binomial(tail: _Floats, n: _Floats, z: _Floats, exact: Callable[[_Floats, _Ints], _Floats]) -> _Floats:
-    """Binomial quantile of 1 - tail at the normal quantile z, by the expansion of Cornish and Fisher (1938).
+    """Return quantiles of Binomial(n, 1 - tail) at level Φ(z), by the expansion of Cornish and Fisher (1938).
 
-    If two candidates, the neighbouring values for one radius, are close, ``exact`` decides; it takes tails [N] and the
-    candidates [N].
+    Adjacent columns are the two ends of a radius. Where their votes are close, or the variance is small, ``exact``
+    computes both; it takes tails [N] and the candidate (row) [N] of each tail.
     """
     variance = n * tail * (1 - tail)
     votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + np.copysign(0.5, z)

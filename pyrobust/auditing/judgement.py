@@ -36,8 +36,8 @@ class ParameterJudgement:
         assumed: fit of the radii under the assumed parameters.
         explanations: fits under all parameters that explain the radii better than the assumed ones do, and as well as
             the best parameters tried. Usual parameters come first; the tuple is empty if there are none.
-        innocent: the best fit under the assumed parameters, or under parameters that differ from them only in unstated
-            values.
+        innocent: the best of the fits under the assumed parameters and under parameters that differ from them only in
+            unstated values.
         saturation: the pile of equal radii at the upper end, if any.
         free: names of the parameters that nobody stated.
     """
@@ -106,10 +106,10 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
 
 
 def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
-    """Return fits of the radii that ``fit`` leaves unexplained, by parameters that explain all of these radii.
+    """Find parameters that explain all radii that ``fit`` leaves unexplained, and return their fits of these radii.
 
-    Usual parameters come first. The result is empty unless the radii that ``fit`` explains support its parameters and
-    the other radii support an explanation.
+    Usual parameters come first. The result is empty in two cases: the radii that ``fit`` explains do not support its
+    parameters, or the other radii do not support an explanation.
     """
     others = fit.unexplained
     if float(fit.gain[~others].sum()) < BELIEVED:
@@ -122,7 +122,7 @@ def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
 def _screened(
     radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
 ) -> list[Fit]:
-    """Fit all radii by the candidates that the largest radii allow and the most informative radii make likeliest."""
+    """Fit all radii by candidates that the largest radii allow and that the most informative ones make likeliest."""
     largest, telling = radii.largest(_SCREENED), radii.furthest_apart(_SCREENED, assumed.sigma)
     few = largest.every(max(1, len(largest.value) // _FIRST))
     same = np.array_equal([largest.value, largest.decimals], [telling.value, telling.decimals])
@@ -141,7 +141,7 @@ def _screened(
 
 
 def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Parameters], list[float]]:
-    """Return the candidates, all with one formula, that give most of the radii, and their scores without piles."""
+    """Return the candidates that can give most of the radii, and scores that ignore piles; all share one formula."""
     if candidates:
         candidates = [*compress(candidates, Fits(radii, candidates).beyond.mean(axis=1) <= _MISFITS)]
     if not candidates:
@@ -152,7 +152,7 @@ def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Pa
 
 
 def _fewer_samples(radii: PrintedRadii, assumed: Parameters, current: Fit) -> list[Fit]:
-    """Fit smaller n: they allow so few radii that chance cannot explain a log that contains no other radii."""
+    """Return fits by smaller n, which allow so few radii that a log with no other radii cannot be due to chance."""
     fits = []
     largest = radii.largest(_SCREENED)
     for n in ROUND_N:

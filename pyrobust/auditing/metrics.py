@@ -42,8 +42,8 @@ class CertificationMetrics:
         bounds: lower bound of each certified accuracy, valid with probability 0.999 if noise is independent across
             images; empty if alpha is unknown, and for proofs, which cannot be false.
         average_radius: mean radius of the correct predictions; NaN if none is correct.
-        average_certified_radius: mean over all images, in which images not certified count as 0; listed last, since it
-            is a poor measure (`pyrobust.metrics.certified.average_certified_radius`).
+        average_certified_radius: mean radius over all images, where images that are not certified count as 0; listed
+            last, since it is a poor measure (`pyrobust.metrics.certified.average_certified_radius`).
     """
 
     survival: SurvivalCurve | None

@@ -48,9 +48,9 @@ def find_piles(
 ) -> list[Pile]:
     """Find the distinct radii [D] that occur in more rows than binomial votes can explain.
 
-    A radius stands for an interval of d vote counts. The numbers of rows at most d votes below and above this interval
-    bound the number of rows with this radius. Radii that no votes give are never piles, nor are radii whose neighbours
-    lie outside the limits.
+    A radius stands for an interval of d vote counts. The number of rows with this radius is bounded by the numbers of
+    rows at most d votes below and at most d votes above the interval. Radii that no votes give are never piles, nor are
+    radii whose neighbours lie outside the limits.
 
     Args:
         radius: distinct radii [D], in ascending order.

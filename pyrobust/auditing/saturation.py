@@ -60,7 +60,7 @@ class Saturation:
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
-        """Return the sample sizes that give this radius at alpha: smallest, for the printed value, and largest.
+        """Return the sample sizes that give this radius at alpha: smallest, that of the printed value, and largest.
 
         Each n is ``ln alpha / ln Φ(R/sigma)``.
         """

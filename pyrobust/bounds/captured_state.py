@@ -38,8 +38,8 @@ class CapturedState:
 
     ``check`` first compares identities, version counters, addresses and a few elements of each tensor, in microseconds.
     It compares all values of a tensor only if one of these differs. ``check`` misses three kinds of change: a write
-    through ``.data`` or a NumPy view that does not change the compared elements, any write through ``.data`` on a GPU,
-    and a change of an attribute that is not a tensor.
+    through ``.data`` or a NumPy view, if it leaves the compared elements as they are; any write through ``.data`` on a
+    GPU; and a change of an attribute that is not a tensor.
 
     >>> model = nn.Linear(2, 2).eval()
     >>> state = CapturedState(model)

@@ -127,7 +127,7 @@ def _logits(model: nn.Module, row: Tensor) -> Tensor | None:
 
 
 def _agrees(kept: _Captured, model: nn.Module) -> bool:
-    """Whether, in addition to the state, the model's logits of the stored row are unchanged up to rounding."""
+    """Whether the model's logits of the stored row are unchanged up to rounding; its state is compared separately."""
     logits = _logits(model, kept.row)
     if kept.logits is None or logits is None or logits.shape != kept.logits.shape:
         return False

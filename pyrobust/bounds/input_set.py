@@ -55,12 +55,12 @@ class Around:
 class Choices:
     """B products of finite sets: an input consists of parts along its first axis, and each part is one of K points.
 
-    If the parts are words, a set holds the texts in which each word may be replaced by its substitutes, as in Jia et
-    al., "Certified robustness to adversarial word substitutions" (2019).
+    If the parts are words, each product holds the texts that result if words are replaced by their substitutes, as in
+    Jia et al., "Certified robustness to adversarial word substitutions" (2019).
 
     Args:
         points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p. The first
-            point is the part in the example itself. A part with fewer points repeats one of them.
+            point of each part is this part of the example itself. A part with fewer than K points repeats one of them.
         changes: largest number of parts that may differ from their first points, one number for all examples or one for
             each example; None for no limit.
 
@@ -127,7 +127,7 @@ class InputSet:
         center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
         epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.
         bounded: whether all corners are finite.
-        choices: the sets if they are finite; the norm is then "linf".
+        choices: the sets, if they are products of finite sets; the norm is then "linf".
     """
 
     boxes: tuple[Tensor, Tensor] | Around
@@ -296,7 +296,7 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
 
 
 def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
-    """Return products of finite sets of inputs of the given shape, on a device."""
+    """Return products of finite sets as an ``InputSet`` on a device; their inputs have the given shape."""
     if not isinstance(choices, Choices):
         raise InputTypeError("choices", "Choices", kind(choices))
     points = choices.points.detach()

@@ -84,7 +84,7 @@ class BoundedModel:
 
     The network is bounded in evaluation mode; the model's modes stay as they are. The parameters are read once, at
     construction. A call after a change of the model raises a ModelError that names the changed parameters and buffers;
-    ``refresh`` reads them again. Methods, each usually tighter and slower than the one before:
+    ``refresh`` reads the model again. The methods are as follows, each usually tighter and slower than the one before:
 
     - "ibp": interval bounds, layer by layer (Gowal et al., 2018);
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
@@ -100,7 +100,7 @@ class BoundedModel:
     epsilon (see ``lipschitz_bound``); its bounds are usually far looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, including the engine's own. ``sound=False``
-    instead computes plain floating-point bounds by one method alone, for comparison with other programs.
+    instead computes plain floating-point bounds by the chosen method alone, for comparison with other programs.
     ``BoundOptions`` documents all settings, which the functions below take as keywords, too.
 
     Args:
@@ -215,15 +215,15 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range. For a float32 model, float64 inputs must be exact in float32.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
-                may also hold a radius for each element: a tensor with the dimensions of x or of one example, to which
-                it broadcasts. A tensor [B] always holds a radius for each example, so radii for the elements of a
-                vector have the shape [1, N]. A radius may be infinite if there is a clip range.
+                may also hold a radius for each element: a tensor that has as many dimensions as x or as one example,
+                and broadcasts to it. A tensor [B] always holds a radius for each example, so if an example is a vector
+                [N], radii for its elements have the shape [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, given with x_upper in place of x and epsilon; may contain -inf.
             x_upper: [B, ...], upper corners; may contain +inf.
             choices: products of finite sets, in place of balls or boxes.
-            progress: True for a progress bar on the terminal, or a function called with (thousandths of the work done,
-                1000).
+            progress: True for a progress bar on the terminal, or a function that is called with two numbers: how many
+                thousandths of the work are done, and 1000.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``, such as ``norm="l2", method="ibp", clip=(0, 1)``; they override
                 ``options``.
@@ -497,7 +497,7 @@ class BoundedModel:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
         Every returned radius is proved. The search ends once the largest radius to try is proved, at the time limit, or
-        after 100 rounds. It also ends once a proof has failed slightly above the returned radius, by at most
+        after 100 rounds. It also ends once a proof has failed at a radius that exceeds the returned radius by at most
         2⁻²⁰·largest (without ``largest``, by at most 2⁻²⁰·max(1, radius)). No radius is inferred from a proof at
         another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone; their radius
         is a margin divided by a slope.
@@ -614,9 +614,10 @@ class BoundedModel:
             y: [B], the labels.
             epsilon: radius of the balls, as for ``bounds``.
             methods: names among "lipschitz", "ibp", "crown-ibp", "crown" and "alpha-crown", each at most once, in the
-                order to run; default: those of the options' ``method``.
-            attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
-                for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
+                order in which they run; default: the methods that the option ``method`` stands for.
+            attack: a function, for example ``PGD(model, epsilon).generate``. It is called as attack(x, y) with the
+                undecided examples, and returns x_adv in the ball and the clip range. An example is falsified if the
+                model misclassifies x_adv.
             progress: as for ``bounds``; the progress of each method starts at 0.
             options: as for ``bounds``.
             keywords: as for ``bounds``.
@@ -648,7 +649,7 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples in the model's dtype; float64 becomes float32, exactly, unless the model takes float64."""
+        """Return examples for the model: float64 becomes float32 without rounding, unless the model takes float64."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
@@ -659,7 +660,7 @@ class BoundedModel:
         return _Sets(x, epsilon, x_lower, x_upper, choices)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
-        """Split a batch so that each part fits a share of the memory limit; ``row_numbers`` is the size of one C."""
+        """Split a batch so that each part fits a share of the memory limit; C has ``row_numbers`` elements per set."""
         tensors = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
         if options.memory_limit is not None and isinstance(sets.choices, Choices):
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)
@@ -764,14 +765,14 @@ class BoundedModel:
         what: str = "{}",
         decides: bool = False,
     ) -> WatchedQuery:
-        """Return what an engine needs from the options; the input set has the norm and the clip range.
+        """Return the settings that an engine needs, except the norm and the clip range, which the input set has.
 
         Args:
             options: options of the call.
             examples: number of sets of the call.
             deadline: time of ``time.monotonic`` at which the call ends.
             report: receives progress.
-            what: text for the log that says what the method ("{}") computes.
+            what: text for the log that says what is computed; "{}" in it stands for the method.
             decides: whether the engine may stop improving a row once its lower bound is positive.
         """
         if options.semantics == "float32" and not self._engine.deployable:

@@ -1,4 +1,4 @@
-"""The state of a module that determines its output. Tensors are compared by bytes; attributes and code, by value.
+"""The state that determines a module's output. Tensors are compared by bytes; attributes and code, by value.
 
 A ``ModuleState`` holds copies of values, and weak references to objects that are compared by identity, so it keeps no
 module and no parameter alive. The state can be read only if every value in it can be compared; otherwise,
@@ -75,14 +75,14 @@ class Incomparable(Exception):
 
 
 class ModuleState:
-    """The part of a module's state at construction that determines its output in evaluation mode.
+    """The state of a module at construction, as far as it determines the module's output in evaluation mode.
 
     Every submodule is compared by its class and all attributes, and every tensor by dtype, device, shape, strides,
     bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
     these are compared by value. Functions are compared by their code, defaults and closures, and by the global
     variables that the code uses. Classes are compared member by member. torch, NumPy, pyrobust and parts of the
-    standard library are assumed not to change, so only those members of their classes are compared that other code
-    names. Files and other external data that a forward pass reads are not compared.
+    standard library are assumed not to change. Of their classes, only the members that other code refers to by name are
+    therefore compared. Files and other external data that a forward pass reads are not compared.
 
     Raises:
         Incomparable: for a submodule in training mode; a forward hook; a tensor that is not plain; an object of a type
@@ -116,7 +116,7 @@ class ModuleState:
 
 
 class _Reading:
-    """One pass over a module; it collects, in order, the tensors and the values that are compared with ==."""
+    """One pass over a module; it collects the tensors, and the values to be compared with ==, each in order."""
 
     def __init__(self, module: nn.Module) -> None:
         if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
@@ -291,7 +291,7 @@ class _Reading:
         self._value(value.fset)
 
     def _named_members(self) -> None:
-        """Read the members of modules and constant classes that code names, and those that they name in turn."""
+        """Read those members of modules and constant classes whose names code uses, including the members' own code."""
         done: set[tuple[int, str]] = set()
         while True:
             new = [
@@ -340,7 +340,7 @@ def _is_constant_module(module: Any) -> bool:
 
 
 def _is_constant_class(kind: type) -> bool:
-    """Whether a constant package has this very class under the class's name, which a generated class may only claim."""
+    """Whether a constant package has this very class under its qualified name, which a generated class may borrow."""
     if not _is_constant(kind.__module__):
         return False
     owner: Any = sys.modules.get(kind.__module__)

@@ -37,7 +37,7 @@ SEMANTICS = ("real", "float32")
 
 
 def method_name(name: str, value: Any, names: Sequence[str] = (*METHODS, LIPSCHITZ)) -> str:
-    """Return the name of a method, written in any case and with "-" or "_".
+    """Return the method that ``value`` names, in any case and with "-" or "_".
 
     >>> method_name("method", "CROWN_IBP")
     'crown-ibp'
@@ -70,10 +70,10 @@ class BoundOptions:
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass in the model's
             floats, with sums in any order; TF32, Winograd and FFT are not covered. "lipschitz" supports only "real".
-        memory_limit: bytes of memory that a call may use beyond its arguments, its results, the network and the copies
-            of its weights that the first call makes. The call is split into as many parts as the limit requires; if a
-            single example needs more memory, the error message says how much. The forward passes and the attack of
-            ``verify`` are not counted. Default: a share of the free memory.
+        memory_limit: bytes of memory that a call may use in addition to the arguments, the results, the network, and
+            the copies of the network's weights that the first call makes. The call is split into as many parts as the
+            limit requires; if a single example needs more memory, the error message says how much. The forward passes
+            and the attack of ``verify`` are not counted. Default: a share of the free memory.
         iterations: largest number of "alpha-crown" steps for a row, at least 0.
         time_limit: seconds after which a call ends with the bounds proved so far: rows not yet processed have interval
             bounds, and examples not yet processed have infinite bounds. A step that has begun is completed. Default: no

@@ -28,11 +28,11 @@ def search_radius(
     scale and the radius. All searches end early when ``goes_on`` returns False.
 
     The search looks for the radius at which the margin vanishes. The loss at a radius is the margin at radius 0 minus
-    the margin at the radius. The loss grows like a power of the radius, and the exponent grows, too: a margin of 9 at
-    radius 0 may be -500 at four times the radius searched for. The search therefore takes the secant through both ends
-    of the bracket, in logarithmic coordinates of radius and loss. The weight of an end that does not move is halved
-    (the Illinois method; Dowell and Jarratt, 1971). Every step keeps a distance of half the resolution from both ends
-    of the bracket, so that the bracket closes from the other side, too.
+    the margin at the radius. The loss grows like a power of the radius, and the exponent grows, too: for example, a
+    margin that is 9 at radius 0 may be -500 at four times the radius where it vanishes. The search therefore takes the
+    secant through both ends of the bracket, in logarithmic coordinates of radius and loss. The weight of an end that
+    does not move is halved (the Illinois method; Dowell and Jarratt, 1971). Every step keeps a distance of half the
+    resolution from both ends of the bracket, so that the bracket closes from the other side, too.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")
@@ -84,7 +84,7 @@ def search_radius(
 
 
 def _height(at_zero: Tensor, value: Tensor) -> Tensor:
-    """Return log(at_zero / (at_zero − value)) with value's sign; +inf if the margin did not fall or is NaN."""
+    """Return log(at_zero / (at_zero − value)), which has value's sign; +inf if the margin did not fall or is NaN."""
     return (
         -((at_zero - value).clamp(min=0) / at_zero)
         .log()
@@ -106,5 +106,5 @@ def _secant_root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor) -
 
 
 def _middle(proved: Tensor, failed: Tensor) -> Tensor:
-    """Return the middle of the bracket; in a wide bracket, the middle of the logarithms."""
+    """Return the middle of the bracket; in a wide bracket, the geometric mean of its ends."""
     return torch.where((proved > 0) & (failed > 16 * proved), proved.sqrt() * failed.sqrt(), (proved + failed) / 2)

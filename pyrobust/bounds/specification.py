@@ -42,7 +42,7 @@ class Margins:
         return Margins(self.y[chosen], self.classes)
 
     def cpu(self) -> Margins:
-        """Return the labels in host memory."""
+        """Return the same rows, with the labels in host memory."""
         return Margins(self.y.cpu(), self.classes)
 
     @property

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: "FrameType | None") -> None:
-    """End the process if an import is under way below ``main``, else raise KeyboardInterrupt."""
+    """End the process if an import within ``main`` is under way, else raise KeyboardInterrupt."""
     while frame is not None and frame.f_code is not main.__code__:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(_INTERRUPTED_STATUS)

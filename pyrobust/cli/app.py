@@ -30,7 +30,7 @@ _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
 
 @cache
 def _modules() -> dict[str, tuple[str, str]]:
-    """Return each command's module and panel in the order of the help; this imports the kinds of runs."""
+    """Return the module and the panel of each command, in the order of the help; imports ``pyrobust.runs.kinds``."""
     from pyrobust.runs.kinds import KINDS
 
     modules: dict[str, tuple[str, str]] = {}
@@ -42,7 +42,7 @@ def _modules() -> dict[str, tuple[str, str]]:
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands as typer's, by name; a command is imported when it is looked up."""
+    """The commands by name, as typer commands; a command is imported when it is looked up."""
 
     def __init__(self, others: Mapping[str, Any]) -> None:
         self._others = others
@@ -113,7 +113,7 @@ def _options(
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @reports_errors
 def threat() -> None:
-    """Say what replaces this command of earlier versions; it also resumed its own runs."""
+    """Say what replaces this command of earlier versions, where it also resumed its own runs."""
     raise InputError(
         "threat",
         "another command, since inspect-ai runs language models (inspect eval, with a threat_task of pyrobust.threats)",

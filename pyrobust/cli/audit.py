@@ -86,10 +86,10 @@ def audit(
 ) -> None:
     """Check certification logs for faults, and compare them.
 
-    Finds rows that are cut off, missing or duplicated, radii that n samples at alpha cannot prove, and a correct column
-    that contradicts the predictions. Recomputes what a run derives from its votes or verdicts. Prints for each
-    classifier the probability of the correct class under noise (p_A), certified accuracy and the average certified
-    radius. A row counts as correct if predict equals label.
+    Finds rows that are cut off, missing or duplicated; radii that n samples at alpha cannot prove; and a column
+    "correct" that contradicts the predictions. Recomputes what a run derives from its votes or verdicts. Prints for
+    each classifier the probability of the correct class under noise (p_A), certified accuracy and the average certified
+    radius. A row counts as correct if its predict column equals its label column.
 
     Existing files are overwritten only with --replace, except JSON of an earlier audit.
 
@@ -142,7 +142,7 @@ def _audit(
     sigma: float | None,
     reader: Callable[..., Any] | None,
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
-    """Return the readable logs as they are counted, the JSON entries of all logs, and the worst exit status."""
+    """Return the readable logs as metrics count them, the JSON entries of all logs, and the worst exit status."""
     from pyrobust.auditing.audit import audit_run
     from pyrobust.auditing.certification_log import read_shards
     from pyrobust.auditing.version_promises import version_notes

@@ -110,7 +110,7 @@ def bench(
 
 
 def _table(cases: Sequence[Case], measured: Sequence[dict[str, Timing]], about: str) -> Group:
-    """Return the times as rich draws them, with a description of the variants and of the machine."""
+    """Return the times as a table of the rich library, with a description of the variants and of the machine."""
     from rich import box
     from rich.console import Group
     from rich.table import Table

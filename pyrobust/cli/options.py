@@ -124,8 +124,8 @@ def offering(
     Args:
         options: the options by name, in the order of the help.
         elsewhere: options of other commands. If the user gives such an option, this command ends with a line that names
-            the other command. It ends in the same way for a value that only the other command's option of the same name
-            accepts.
+            the other command. The same happens if an option of this command gets a value that only the other command's
+            option of the same name accepts.
     """
     parameters = [_parameter(name, option, _words(name, option, elsewhere)) for name, option in options.items()]
     parameters += [_refusal(name, *other) for name, other in elsewhere.items() if name not in options]
@@ -175,7 +175,7 @@ def _variable(name: str, option: Option) -> str:
 
 
 def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspect.Parameter:
-    """Return the parameter of an option; ``elsewhere`` maps values that only other commands accept to error texts."""
+    """Return the parameter of an option; ``elsewhere`` has error texts for values that only other commands accept."""
     parser, metavar, complete = _PARSERS.get(option.form), option.metavar, option.complete
     if option.choices:
         parser, complete = _chooser(flag_of(name, option), option, elsewhere), completing(*option.choices)
@@ -211,7 +211,7 @@ def _refusal(name: str, option: Option, command: str, advice: str) -> inspect.Pa
 
 
 def _words(name: str, option: Option, elsewhere: Mapping[str, Elsewhere]) -> dict[str, str]:
-    """Map the values of this option that only another command accepts to a text for the error message."""
+    """Return, for each value of this option that only another command accepts, a text for the error message."""
     other, command, advice = elsewhere.get(name, (option, "", ""))
     said = f"which is one of {command}; {advice}"
     return {word: said for word in other.choices if word not in option.choices}

@@ -180,7 +180,7 @@ def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -
 
     ``auto/K`` takes only I from the variables. ``auto`` accepts a Slurm array only if its indices are 1-K, with K at
     least 2, because the size of an array that resubmits only some tasks, such as 3,5, is not the number of shards. An
-    array 1-2 may also resubmit a part of a larger array, which only the folder of the run shows
+    array 1-2 may also resubmit a part of a larger array; only the folder of the run shows whether it does
     (`pyrobust.runs.shards.check_siblings`).
 
     >>> parse_shard("2/3")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Times of a pilot, as seconds per image: of each image, or of each chunk that was timed as a whole."""
+    """Seconds per image in a pilot: one value for each image, or for each chunk that was timed as a whole."""
 
     seconds: npt.NDArray[np.float64]
     images: int
@@ -35,7 +35,7 @@ class _Pilot:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """Size of the planned sweep; None stands for the size of the pilot's data set or of the pilot's chunks."""
+    """Planned sweep; images=None means the size of the pilot's data set, chunk=None the size of the pilot's chunks."""
 
     workers: list[int]
     images: int | None
@@ -224,7 +224,7 @@ def _compare(
 
 
 def _run_without_votes(paths: Sequence[Path]) -> Run | None:
-    """Return the pilot's first run if only time, not sampling, can be planned from it; None for votes and text logs."""
+    """Return the first run if it serves to plan time but not sampling; None for text logs and runs with votes."""
     from pyrobust.runs.kinds.certify import Certify
     from pyrobust.runs.reader import is_run
     from pyrobust.runs.run import Run
@@ -302,7 +302,7 @@ def _times_of_methods(
 
 
 def _with_votes(log: CertificationLog, stored: dict[str, float | None]) -> CertificationLog:
-    """Return a log with the n, alpha and sigma of its radii; refuse logs from which votes cannot be recovered."""
+    """Return a log with the n, alpha and sigma behind its radii; refuse a log if its votes cannot be recovered."""
     if log.sampled_by_votes:
         raise InputError(
             describe_path(log.path),

@@ -135,11 +135,11 @@ def report(
     Ranks the classifiers by the probability of the correct class under noise (p_A); also shows certified accuracy and
     the average certified radius. Writes certified_accuracy and survival (png, pdf, svg) and table (md, tex, csv, json).
 
-    Runs of attack bound robust accuracy from above, and runs of verify bound it from below. Writes the bounds as
+    Robust accuracy is bounded from above by runs of attack, and from below by runs of verify. Writes the bounds as
     robust_accuracy (png, pdf, svg) and robustness (md, tex, csv, json).
 
-    For verdicts on threats (this library's, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo, CSV), writes
-    success rates, judges and models as success_rate (png, pdf, svg), and as threats, judges, agreement and models (md,
+    For verdicts on threats (this library's, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo, CSV), writes a
+    figure of the success rates, success_rate (png, pdf, svg), and the tables threats, judges, agreement and models (md,
     tex, csv, json).
 
     With --html, writes one page for a browser: curves with bands, worst and best examples, a table of all examples, the
@@ -307,7 +307,7 @@ def _compare(
 
 
 def _in_names(norm: str) -> str:
-    """Write a norm for use in a file name."""
+    """Return a norm as text for a file name."""
     return re.sub(r"[^\w.]+", "-", norm).strip("-")
 
 
@@ -331,7 +331,7 @@ def _parse_formats(text: str | None) -> list[str]:
 
 
 def _examined(log: CertificationLog) -> CertificationLog:
-    """Return the log with its faults as findings, for the table's notes; drop an n or alpha that it contradicts."""
+    """Return the log with its faults as findings, for the table's notes; drop n or alpha if the log contradicts it."""
     from pyrobust.evaluation import audit
 
     result = audit(log)

@@ -29,7 +29,7 @@ def missing(
     """Print the numbers of the shards that lack images, for sbatch --array; nothing if all are complete.
 
     Standard error says what each of these shards lacks. Shards that a process is writing now are named only on standard
-    error, because they may complete yet, and a second process cannot write them.
+    error, because they may still be completed, and because a second process cannot write them.
 
     For a run that is not divided into shards, prints the numbers, from 1, of the missing chunks.
 
@@ -105,7 +105,7 @@ def log(
     """Export a run as a tab-separated log, and merge its shards.
 
     Columns of certify, predict and verify: idx, label, predict (-1 if abstained), radius (rounded down; at given
-    epsilons, the largest verified one), correct, time.
+    epsilons, the largest verified epsilon), correct, time.
 
     Columns of attack: idx, label, predict, adversarial, distance, broken_by, correct, robust, time. Distance and
     broken_by are empty for images that withstood the attack.

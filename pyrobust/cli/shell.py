@@ -82,7 +82,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heeding_termination() -> Iterator[None]:
-    """Raise Terminated on SIGTERM unless the process has its own handler, so that committed work can be reported."""
+    """Raise Terminated on SIGTERM, so that committed work can be reported, unless the process has its own handler."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -134,7 +134,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _name_options(error: InputError | InputTypeError, command: Callable[..., object]) -> None:
-    """Make an error name the options that the user typed, rather than arguments of a function."""
+    """Change an error so that it names the options that the user typed, not the arguments of a function."""
     names = _options_of(command)
     if error.function in names:  # the argument is a part of an option's value
         error.function = names[error.function]
@@ -172,8 +172,8 @@ def check_outputs(
 ) -> None:
     """Raise InputError unless the files may be written; called before any work is done.
 
-    ``files`` are pairs of an option and the file that the option names. Existing files that start with the bytes in
-    ``begins`` for their option are overwritten without ``--replace``.
+    ``files`` are pairs of an option and the file that the option names. An existing file is overwritten without
+    ``--replace`` if it starts with the bytes that ``begins`` gives for its option.
     """
     from pyrobust.zoo.files import check_output
 

@@ -196,7 +196,7 @@ def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[
 
 
 def _checking_siblings(report: Report, path: Path) -> Report:
-    """Check a shard's folder at the first report: the file then has a header, and rows only if it was resumed."""
+    """Check the shard's folder at the first report; the file then has a header, but no rows unless it was resumed."""
     checked = False
 
     def forward(now: SweepProgress) -> None:

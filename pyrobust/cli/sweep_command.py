@@ -1,4 +1,4 @@
-"""Commands that sweep over a data set: each has declared options, and names, resumes and shows its run."""
+"""Commands that sweep over a data set: each takes declared options, names its run, resumes it and shows it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def sweep_command(
             counts.
         options: options that belong to no kind, by name; they come after the options of the kinds.
         shared: names of the options of ``SweepSettings`` that the command has.
-        elsewhere: options of other commands, as for ``offering``.
+        elsewhere: options of other commands, which are passed to ``offering``.
     """
     offered: dict[str, Option] = {"model": MODEL, "data": DATA, "weights": WEIGHTS}
     of_sweep = {name: SHARED[name] for name in shared}

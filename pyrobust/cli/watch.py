@@ -47,8 +47,8 @@ def watch(
 ) -> None:
     """Follow a run while a sweep writes it: progress, time left, abstentions, failures and rates so far.
 
-    Only reads the run: the sweep never waits, and may be on another terminal, be killed and be resumed. For a sweep
-    with --order random, each rate comes with bounds on its value for the complete run. The bounds hold with probability
+    Only reads the run, so the sweep never waits. The sweep may run on another terminal, and may be killed and resumed.
+    With --order random, each rate comes with bounds on its value for the complete run. The bounds hold with probability
     0.95 at all moments together, so it is sound to stop early because of them. For a sweep in the order of the data,
     there are no bounds.
 
@@ -223,7 +223,7 @@ def describe_state(state: RunState) -> list[str]:
 
 
 def _drawn(path: str, state: RunState | None) -> RenderableType:
-    """Return the state as rich draws it on a terminal."""
+    """Return the state as an object that the package rich draws on a terminal."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -282,7 +282,7 @@ def _speed(state: RunState) -> str:
 
 
 def _time_left(state: RunState) -> str:
-    """Write the time left in at most two units."""
+    """Return the time left as text, in at most two units."""
     seconds = round(state.seconds_left or 0.0)
     for unit, name, divisor, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= unit:

@@ -270,7 +270,7 @@ class AutoAttack:
         return (x_adv, self.predict(x_adv, bs).to(y_orig)) if return_labels else x_adv
 
     def _open_state(self, path: Path | None, run: dict[str, Any]) -> State:
-        """Read or create the state of a run, and report which it was."""
+        """Read the state of a run, or create it, and report which of the two was done."""
         if path is None:
             return State(run)
         if path.exists():
@@ -333,7 +333,7 @@ class AutoAttack:
         return Queries(runner).judge.classes(x)
 
     def perturb(self, name: str, seed: int | None, x: Tensor, y: Tensor) -> Tensor:
-        """Run the attack of that name alone, like ``perturb`` of the attack's settings."""
+        """Run the attack of that name alone, as the method ``perturb`` of the attack's settings does."""
         return self._native([name], max(len(x), 1), seed, quiet=True).generate(x, y)
 
     def options(self, seed: int | None, bs: int) -> dict[str, Any]:

@@ -12,8 +12,8 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 - with reduction "none", binary metrics return [N], where deel-lip returns [N, 1].
 
 In every metric, ``lip_const`` is the Lipschitz constant, and ``name`` defaults to the name of the class. ``reduction``
-is "mean", "sum" or "none", in upper or lower case; "auto" and "sum_over_batch_size" also mean "mean", and None means
-"none". Metrics are called like Keras's losses, ``metric(y_true, y_pred, sample_weight=None)``;
+is "mean", "sum" or "none", in upper or lower case; "auto" and "sum_over_batch_size" are accepted for "mean", and None
+for "none". Metrics are called like Keras's losses, ``metric(y_true, y_pred, sample_weight=None)``;
 ``metric.call(y_true, y_pred)`` returns the values [N] before weighting and reduction.
 """
 
@@ -62,7 +62,7 @@ class _KerasMetric(lipschitz.ProvableMetric):
 
 
 def _weights(weights: Any, values: Tensor) -> Tensor:
-    """Return weights, given as a number, [N] or [N, 1], in float64 on the device of the values [N]."""
+    """Return weights (a number, [N] or [N, 1]) in float64 on the device of the values [N]."""
     try:
         result = torch.as_tensor(weights, dtype=torch.float64, device=values.device)
     except (TypeError, ValueError, RuntimeError):

@@ -213,7 +213,7 @@ def _fields_of(path: Path) -> dict[str, Any]:
 
 
 def _share(path: Path, name: str, value: Any) -> float | None:
-    """Return an accuracy in [0, 1]; a text or a number above 1 is read as a percentage."""
+    """Return an accuracy in [0, 1]; any text, and any number above 1, is read as a percentage."""
     if value is None:
         return None
     try:

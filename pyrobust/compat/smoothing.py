@@ -2,15 +2,17 @@
 
 Change ``from core import Smooth`` to ``from pyrobust.compat.smoothing import Smooth``. Differences from the reference:
 
-- the noise is derived from a seed, the image and the number of earlier draws for it (see ``Smooth``), so a script gives
-  the same result each time it runs, however its images are ordered or split; torch's own generators are not touched;
+- the noise is derived from a seed, the image and the number of earlier draws for that image (see ``Smooth``), so a
+  script gives the same result each time it runs, however its images are ordered or split; torch's own generators are
+  not touched;
 - rows without a predicted class (NaN or +inf logits) count against the certified class, while the reference counts them
   as votes for a class;
 - bounds and radii are rounded down;
 - the base classifier's train/eval mode is restored after every call.
 
-Arguments and methods that forks added to the reference are supported: ``device``, ``mode`` and ``beta`` (MACER,
-CAT-RS), ``confidence_all`` and ``confidence_top2`` (CAT-RS), and classifiers that return a tuple with the logits first.
+What forks added to the reference is supported, too: the arguments ``device``, ``mode`` and ``beta`` (MACER, CAT-RS),
+the methods ``confidence_all`` and ``confidence_top2`` (CAT-RS), and classifiers that return a tuple with the logits
+first.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ _MODES = ("hard", "gaussian")
 class Smooth:
     """A smoothed classifier g, with the reference implementation's methods.
 
-    The noise is keyed by a 64-bit hash of the seed and of x's shape and values, as in ``RandomizedSmoothing`` without
-    indices. A draw of n samples for x also depends on the number of earlier draws of this object for x, which takes the
-    place of the image index. So with one seed:
+    The noise is keyed by a 64-bit hash of the seed and of x's shape and values, as in ``RandomizedSmoothing`` if no
+    indices are given. A draw of n samples for x also depends on how many draws this object has made for x before. This
+    number takes the place of the image index. So with one seed:
 
     - two images share noise only if their keys coincide, even across objects and processes. The keys of a pair coincide
       with probability 2^-64. The results for two images are therefore as independent as with fresh noise, so different
@@ -128,7 +130,7 @@ class Smooth:
         return top, float(certified_radius(p_lower, self.sigma))
 
     def predict(self, x: Tensor, n: int, alpha: float, batch_size: int) -> int:
-        """Return the smoothed classifier's class, or ``ABSTAIN``; wrong with probability at most alpha.
+        """Return the smoothed classifier's class or ``ABSTAIN``; a wrong class has probability at most alpha.
 
         Args:
             x: one example, [C, H, W] or as a batch [1, C, H, W].
@@ -197,7 +199,8 @@ class Smooth:
         """Return the smoother for the current attributes and for images on a device.
 
         Scripts may change attributes, move the classifier or load other weights between calls. While nothing changes,
-        the runner is reused, because it counts batches and, after some of them, probes the model's rows again.
+        the runner is reused: it counts batches and, after some of them, probes the model's rows again. A new runner
+        would start this count anew.
         """
         if self.mode not in _MODES:
             raise InputError(

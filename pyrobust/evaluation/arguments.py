@@ -81,7 +81,7 @@ def select(images: LabelledImages, settings: SweepSettings, seed: int | None) ->
 
 
 def identify_model(model: Any, settings: SweepSettings) -> tuple[str, str]:
-    """Return the model's name and hash; the hash of a callable is "", and it needs a name if ``out`` is set."""
+    """Return the model's name and hash; a callable has the hash "" and needs a name if ``out`` is set."""
     kind = str(getattr(model, "__qualname__", type(model).__qualname__))
     if not settings.model_name and settings.out is not None and not isinstance(model, nn.Module):
         raise InputError(

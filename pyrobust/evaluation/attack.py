@@ -75,12 +75,12 @@ def attack_dataset(
     same as without the interruption: random numbers depend on the seed and the data-set index, and chunk boundaries are
     fixed. torch's generators are reseeded for every chunk, so a randomised model's outputs depend on the batch size and
     the shards. A resumed attack must have the same attributes as before; in an ensemble, this holds for the attributes
-    of every attack. The attack's ``callback`` receives the rows of the current chunk.
+    of every attack. If the attack has a ``callback``, the row that it receives is a position in the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
     is computed in float64, and a point outside the ball or the clip range raises an error. With a grid, images off the
     grid are first moved to the nearest levels, with a warning. Every x_adv then has to be on the grid, and distances
-    are exact, in levels. The grid "auto" is inferred from the whole data set.
+    are computed exactly, from the levels. The grid "auto" is inferred from the whole data set.
 
     If the attack has an epsilon for each element, the run stores these epsilons as ``box``. The run's epsilon is then
     1, and the distance of an example is ``max |δᵢ| / boxᵢ``.
@@ -90,7 +90,7 @@ def attack_dataset(
     ``Run.robust_accuracy`` then takes any epsilon, and ``minimum_norm_curve`` gives the curve over all epsilons.
 
     An ``AutoAttack`` with ``certify_first`` leaves out the images that are proved robust; the run records these images,
-    and how many forward passes (of one image each) were saved.
+    and how many forward passes (of one image each) this made unnecessary.
 
     Args:
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on the model's
@@ -101,8 +101,8 @@ def attack_dataset(
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         keep_examples: store every x_adv, for ``Run.examples``.
-        save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see
-            ``save_run_images``: PNG files are written as each chunk is committed, and an npz file at the end. A resumed
+        save_images: folder or npz file for the adversarial examples of an attack with the grid 1/255, see
+            ``save_run_images``. PNG files are written as each chunk is committed, and an npz file at the end. A resumed
             run adds the images that the folder lacks.
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
@@ -290,7 +290,7 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
-    """Return the seed of an attack (None unless it has exactly one) and its settings, as one dict by name.
+    """Return the seed of an attack (None unless it has exactly one), and a dictionary of its settings by name.
 
     The settings are all settings that the attack's class declares, and the attributes that a user's class adds. The
     settings of an ensemble's attacks are named "attack.setting". A default that depends on epsilon, such as the step
@@ -327,7 +327,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
 
 
 def _flatten(value: Any) -> dict[str, Any]:
-    """Return the plain values inside nested containers by dotted path, such as "attack.steps"."""
+    """Return a dictionary from dotted paths, such as "attack.steps", to the plain values in nested containers."""
     if isinstance(value, dict) and not value:
         return {}
     if isinstance(value, dict | list | tuple) and value:

@@ -32,7 +32,7 @@ from pyrobust.runs.kinds.values import is_name
 
 
 class AttackChunk:
-    """The ``Step`` of an attack sweep: attacks a chunk and checks what the attack returns."""
+    """The ``Step`` of an attack sweep: it attacks a chunk and checks what the attack returns."""
 
     method = "generate"
 
@@ -210,7 +210,7 @@ class AttackChunk:
         return broken_by
 
     def _claims(self, rows: int) -> Sequence[str | None]:
-        """Return the name of the attack that broke each image; None where the attack does not say."""
+        """Return what broke each image according to the attack's own result; None where the result names no attack."""
         return self.result.broken_by if isinstance(self.result, AutoAttackResult) else [None] * rows
 
 

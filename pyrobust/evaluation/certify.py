@@ -88,7 +88,7 @@ def certify_dataset(
         alpha: probability that one certificate is wrong, in (0, 1).
         method: "fixed" or "sequential"; see ``RandomizedSmoothing.certify_batch`` for this and the next three
             arguments.
-        radii: radii to decide, for "sequential" only.
+        radii: radii to be decided, that is, certified or given up, for each image; for "sequential" only.
         hybrid: share of alpha for a single bound at n samples, for "sequential". Default: 0.01.
         two_class: for "sequential", whether the strongest other class is bounded, too.
         settings: settings of the sweep. Default: ``SweepSettings()``.
@@ -190,7 +190,7 @@ class CertifyStep:
     parameters: Mapping[str, Any]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets samples done."""
+        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets sample counts."""
         chosen = {name: self.parameters[name] for name in ("n0", "n", "alpha")}
         result = self.smoother.certify_batch(x, **chosen, indices=indices, progress=report)
         return {
@@ -210,7 +210,7 @@ class PredictStep:
     parameters: Mapping[str, Any]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets samples done."""
+        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets sample counts."""
         chosen = {name: self.parameters[name] for name in ("n", "alpha")}
         result = self.smoother.predict_batch(x, **chosen, indices=indices, progress=report)
         return {**_predictions(result.prediction), "counts": result.counts, "p_value": result.p_value}
@@ -311,7 +311,7 @@ def smoothed_sweep(
 
 
 def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
-    """Return the chunk size for this batch size and these samples per image (None for sequential sampling).
+    """Return the chunk size for a batch size and a number of samples per image (``samples``; None if sequential).
 
     >>> default_chunk(512, 1100), default_chunk(512, None)
     (8, 51)

@@ -72,12 +72,11 @@ class SequentialStep:
             indices: data-set indices of the images, in processing order, B of them.
             pending: states of the images whose sampling has begun, in the order of the last ``ChunkPart``; modified in
                 place.
-            advance: called after each batch. Its arguments are the number of samples drawn since the last part was
-                yielded, for images in no part yet, and the largest number of samples that the B images can draw
-                together.
+            advance: called after each batch. Its arguments are the number of samples drawn for the images whose results
+                no part holds yet, and the largest number of samples that the B images can draw together.
 
         Yields:
-            A ``ChunkPart`` about once a second, between rounds of batches, and at the end.
+            A ``ChunkPart`` about once a second, always between two rounds of batches, and a last one at the end.
 
         Raises:
             InputError, ModelError: see ``RandomizedSmoothing.certify_batch``.

@@ -14,7 +14,7 @@ from pyrobust.zoo.rows import is_batch
 
 
 def take(values: Tensor, indices: Sequence[int]) -> Tensor:
-    """Return the rows of a tensor at these indices, without a copy for a range.
+    """Return the rows of a tensor at these indices; if the indices are a range, the rows are not copied.
 
     >>> take(torch.arange(5), [3, 0]), take(torch.arange(5), range(1, 5, 2))
     (tensor([3, 0]), tensor([1, 3]))
@@ -26,8 +26,8 @@ def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor
     """Yield the batches [N, ...] of a data set or loader unchanged, each with its labels, int64 [N] on the CPU.
 
     The data set yields pairs (x, y), either one example [...] and its class, or a batch [N, ...] and labels, int64 [N];
-    a single batch (x, y) also counts as a data set. Single examples become batches of one. Errors name the argument
-    ``name``.
+    a single batch (x, y) also counts as a data set. Single examples become batches of one. In error messages, the data
+    set is called ``name``.
 
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_batches("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
     [((2, 3), [1, 0])]

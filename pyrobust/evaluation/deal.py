@@ -4,8 +4,8 @@ Only the calling process writes to the run. Chunks are assigned in order, one by
 worker computes a chunk, it already has its next chunk. Chunks of a lost worker are assigned again. After a chunk has
 killed two workers, it is given to fresh workers that compute nothing else. If three of these workers die, too, the
 chunk is set aside without a result. If a chunk takes many times as long as usual, a warning names the chunk, and the
-chunk is taken from its worker as if the worker had died. In the next attempt, the limit for the chunk is twice as high.
-A slow chunk is set aside only after ``timeout``.
+chunk is taken from its worker as if the worker had died. In the next attempt, the time after which this happens is
+twice as long. A slow chunk is set aside only after ``timeout``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MissingChunks:
 
 
 class Dealer:
-    """Assigns chunks of one run to workers; ``committed`` is called with the indices and rows of each commit.
+    """Assigns chunks of a run to workers; ``committed`` gets the rows of each commit and the number of living workers.
 
     If a worker does not answer for ``timeout`` seconds, its chunk is set aside. A ``timeout`` of None means no limit.
     """
@@ -178,7 +178,7 @@ class Dealer:
         return bool(pending) or any(worker.tasks for worker in self._workers.values())
 
     def _deal(self) -> None:
-        """Give workers chunks: first one chunk each, then one in advance each while enough chunks remain."""
+        """Give each idle worker a chunk to compute; then, while enough chunks remain, give each worker its next one."""
         free = [number for number, worker in self._workers.items() if worker.header is not None and not worker.alone]
         for number in free:
             if self._suspects and not self._workers[number].used:
@@ -322,7 +322,7 @@ class Dealer:
                 (self._suspects if self._delays[first] >= _DEATHS else self._again).append(running)
 
     def _take(self, number: int) -> Task:
-        """Replace a worker that is computing; return its chunk, and deal the chunks that waited behind it again."""
+        """Replace a worker that is computing; return its chunk, and requeue the chunks that waited behind it."""
         worker = self._workers.pop(number)
         self._fleet.replace(number)
         return self._dealt_again(worker)
@@ -356,7 +356,7 @@ class Dealer:
             )
 
     def _dealt_again(self, worker: _Worker) -> Task:
-        """Deal the chunks that waited for a worker again; return its current chunk with that chunk's latest state."""
+        """Requeue the chunks that waited for a worker; return its current chunk with that chunk's latest state."""
         running, *waiting = worker.tasks
         self._again.extendleft(reversed(waiting))
         if worker.pending is None:

@@ -22,7 +22,7 @@ class AttackFunction(Protocol):
     """An attack on one example."""
 
     def __call__(self, model: Any, input: Any, true_label: Any, /, *, budget: float) -> Any:
-        """Return an adversarial input in the form of the input, for an input and its label."""
+        """Return an adversarial input for an input and its label, in the same form as the input."""
         ...
 
 
@@ -33,10 +33,10 @@ Attack: TypeAlias = AttackFunction | AdversarialAttack | type[AdversarialAttack]
 def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn: Attack, epsilon: float) -> float:
     """Compute the share of correctly classified examples that the model still classifies correctly under attack.
 
-    ``Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``, with ``x_advᵢ = attack_fn(model, xᵢ, yᵢ, budget=epsilon)`` for
-    correctly classified i only. The attack defines what its budget means, such as a norm of images or a number of
-    words, so its perturbations are not checked. Every example runs through the model by itself, so that no result
-    depends on other examples. A module runs in evaluation mode.
+    The share is ``Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``, with ``x_advᵢ = attack_fn(model, xᵢ, yᵢ,
+    budget=epsilon)`` for correctly classified i only. The attack defines what its budget means, such as a norm of
+    images or a number of words, so its perturbations are not checked. Every example runs through the model by itself,
+    so that no result depends on other examples. A module runs in evaluation mode.
 
     An input that is a tensor is passed to the model as a batch of one, [1, ...]; any other input is passed alone, as
     the data set yields it. If the model fails on the first example in that form, all examples are passed in the other
@@ -45,9 +45,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
 
     Args:
         model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
-            [K], an object with ``.logits`` or a dict with "logits") or a label: any Python value, or a tensor or array
-            of one element, 0-d or 1-d. The predicted label is compared with the true label by ``==``. The result of
-            ``predict`` is always a label. If the input contains tensors, a module is called itself, even if it has
+            [K], an object with ``.logits`` or a dict with "logits") or a label (any Python value, or a tensor or array
+            of one element, 0-d or 1-d). The predicted label is compared with the true label by ``==``. The result of
+            ``predict`` is always a label. If the input contains tensors, a module is called directly, even if it has
             ``predict``.
         dataset: an iterable of pairs (x, y) of an example and its label, of any types; an iterable of batches; or one
             batch (x, y) of tensors or arrays. A pair counts as a batch if it comes from a ``DataLoader`` with a batch
@@ -55,9 +55,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
             float tensors are converted to its dtype. If the model returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)`` on a copy of the input, with
             gradients enabled. If the parameter's name is epsilon or eps, ``epsilon=`` or ``eps=`` replaces ``budget=``.
-            Returns an adversarial input, which must be a tensor of the same shape if the input is a tensor. A subclass
-            of ``AdversarialAttack`` is also allowed, and is instantiated as ``attack_fn(model, epsilon=epsilon)``. An
-            instance of such a class must have been made with this epsilon.
+            The function returns an adversarial input, which must be a tensor of the same shape if the input is a
+            tensor. A subclass of ``AdversarialAttack`` is also allowed, and is instantiated as ``attack_fn(model,
+            epsilon=epsilon)``. An instance of such a class must have been made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:

@@ -33,8 +33,8 @@ def certified_accuracy_ibp(
     instead, and certifies more examples.
 
     Args:
-        model: module that ``BoundedModel`` supports; run in evaluation mode; its previous modes are restored
-            afterwards.
+        model: a module that ``BoundedModel`` supports. It is run in evaluation mode, and its previous modes are
+            restored afterwards.
         test_loader: an iterable of pairs (x, y), either a batch [N, ...] and labels, int64 [N], or one example [...]
             and its class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
         epsilon: l∞ perturbation radius, at least 0.

@@ -58,7 +58,7 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
 
 
 def _seeded(device: torch.device, run: Callable[[], Tensor]) -> Tensor:
-    """Run with seeded torch generators, and restore their state afterwards."""
+    """Call ``run`` with seeded torch generators, and restore the generators' state afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         return run()

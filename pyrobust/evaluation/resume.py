@@ -171,7 +171,7 @@ def _ignore(done: int, total: int) -> None:
 def _first_worker(
     fleet: Fleet, stored: Mapping[str, Any], machine: str | None
 ) -> tuple[tuple[int, Place, Header], list[Started]]:
-    """Have the first worker prepare, which gives the run's header; return it and the other workers that have started.
+    """Let the first worker prepare; return it, the run's header that it gives, and the other workers that have started.
 
     Workers on machines other than ``machine`` are left out, unless no worker would remain.
     """

@@ -81,7 +81,7 @@ class RobustnessCurve(Tabular):
         stepwise: whether the curve is a step function, known at every epsilon, such as that of ``minimum_norm_curve``.
             For a step function, ``counts[i]`` holds from ``epsilons[i]`` up to the next epsilon, and ``broken_epsilon``
             is the distance of the nearest adversarial example found. Otherwise the curve is known only at its points.
-        confirmations: attacks at single epsilons that ``confirm_curve`` has added.
+        confirmations: the attacks that ``confirm_curve`` has added, each at a single epsilon.
         proved_epsilon: [N], float64, largest of the epsilons at which each example was proved robust and not attacked,
             0 if there is none; None if the attack proves nothing (``certify_first``).
         outside: [P], int64, number of the attack's points at each epsilon that lay outside the ball or the clip range,

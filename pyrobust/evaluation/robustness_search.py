@@ -206,7 +206,7 @@ class _Search:
 def evaluated_points(
     make: AttackMaker, x: Tensor, y: Tensor, epsilons: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """Return, for each epsilon, robust accuracy from the attack's own ``evaluate``, and the number of points outside.
+    """Return, per epsilon, ``attack.evaluate``'s robust accuracy and the number of points outside ball or clip range.
 
     Args:
         make: makes the attack.
@@ -258,7 +258,7 @@ def warn_outside(name: str, outside: int, points: int, consequence: str) -> None
 
 
 def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Return the ends of an attack's clip range before it runs: float64, [] or per element; None if not stated."""
+    """Copy an attack's clip range before the attack runs: two ends, float64, [] or per element; None if not stated."""
     limits = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
     low, high = (None if limit is None else torch.as_tensor(limit, dtype=torch.float64).clone() for limit in limits)
     return low, high

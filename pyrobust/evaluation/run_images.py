@@ -67,12 +67,12 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
 
 
 def _cell(value: object) -> object:
-    """Return a table value as text; NaN gives an empty text."""
+    """Return a table value unchanged, but empty text in place of NaN."""
     return "" if value != value else value
 
 
 def _about(run: Run) -> str:
-    """Describe the origin of the images; shards of one sweep share it, and may therefore share a folder."""
+    """Describe the origin of the images; shards of one sweep have the same text, and may therefore share a folder."""
     header, parameters = run.header, run.parameters
     execution = header.type.execution(grid=False)
     common = {name: value for name, value in sorted(parameters.items()) if name not in execution}

@@ -37,7 +37,7 @@ class LabelledExample:
     Attributes:
         input: the example alone, without a batch dimension.
         label: its true label.
-        from_batch: whether the data set yielded it in a batch.
+        from_batch: whether the data set yielded the example in a batch.
     """
 
     input: Any
@@ -103,7 +103,7 @@ class SingleModel:
     Args:
         model: a module or callable that returns either a label or logits, [1, K] or [K] (as a float tensor, an array,
             an object with ``.logits`` or a dict with "logits"); or an object whose ``predict`` returns a label. If the
-            input contains tensors, a module is called itself, even if it has ``predict``.
+            input contains tensors, a module that also has ``predict`` is itself called, and not its ``predict``.
 
     Raises:
         InputTypeError: a model of the wrong type.
@@ -167,9 +167,10 @@ class SingleModel:
     def _find_form(self, example: LabelledExample) -> bool:
         """Whether the model is called with batches of one.
 
-        A model that returns a batch for a tensor or a row of a batch is called with batches of one. Any other model
-        gets the example alone; only if it cannot answer this, it gets a batch of one, because a function of one text
-        also returns something for a list of one.
+        If the example is a tensor or a row of a batch, and the model returns a batch for a batch of one, the model is
+        called with batches of one. Any other model gets the example alone. It gets a batch of one only if it cannot
+        answer for the example alone. The batch of one is tried last because a function of one text also returns
+        something for a list of one text.
         """
         problem: Exception | None = None
         first = example.from_batch or (self._calls_model and isinstance(example.input, Tensor))
@@ -287,7 +288,7 @@ def _equal(answer: Any, label: Any) -> bool:
 
 
 def _element(value: Any) -> Any:
-    """Return the element of a tensor or array of one element, 0-d or 1-d; return any other value unchanged."""
+    """Return the element of a one-element tensor or array (0-d or 1-d); return any other value unchanged."""
     if isinstance(value, np.generic):
         return value.item()
     return value.item() if _is_array(value) and value.ndim <= 1 and np.prod(value.shape) == 1 else value
@@ -332,7 +333,7 @@ def _checked(name: str, x: Any) -> Any:
 
 
 def _row(name: str, x: Any, i: int, count: int) -> Any:
-    """Return example i of a batch: an array or list, or a dict, tuple or list of arrays and lists."""
+    """Return example i of a batch, which is an array or list, or a dict, tuple or list of arrays and lists."""
     if isinstance(x, Mapping):
         return {key: _row(name, value, i, count) for key, value in x.items()}
     if (

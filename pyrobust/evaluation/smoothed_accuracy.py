@@ -37,9 +37,10 @@ def compute_certified_accuracy(
 ) -> dict[str, float]:
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention (class −1) counts as wrong for every
-    label, even for label −1. A radius of +inf counts as certified at every r, and makes the mean infinite; a radius of
-    NaN or −inf counts as certified at no r, and as 0 in the mean.
+    The certified accuracy at r is ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, where Rᵢ and r are compared in float64. An
+    abstention (class −1) counts as wrong for every label, even for label −1. A radius of +inf counts as certified at
+    every r, and makes the mean radius infinite; a radius of NaN or −inf counts as certified at no r, and as 0 in the
+    mean radius.
 
     Args:
         smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius), which is
@@ -48,13 +49,13 @@ def compute_certified_accuracy(
         test_labels: [N], integers, the true classes; −1 for an image without a true class, for which every prediction
             is wrong.
         radii: radii ≥ 0, in the unit of the input.
-        n: samples for each image that bound the probability of its class.
+        n: samples for each image; they bound the probability of the image's class.
         alpha: probability that one certificate is wrong, in (0, 1).
 
     Returns:
-        ``clean_accuracy``: the share of images that the smoothed classifier classifies correctly;
-        ``f"certified_r={r}"``, for each radius as passed: the certified accuracy at r; ``avg_radius``: the mean radius
-        of correctly classified images, 0.0 if there are none. All are floats.
+        A dictionary of floats. ``clean_accuracy`` is the share of images that the smoothed classifier classifies
+        correctly. For each radius r as passed, ``f"certified_r={r}"`` is the certified accuracy at r. ``avg_radius`` is
+        the mean radius of correctly classified images, 0.0 if there are none.
 
     Raises:
         InputError: no images, labels of another length or out of range, a negative or NaN radius, or an argument that

@@ -98,7 +98,7 @@ class Sweep(abc.ABC):
         return next(iter(chosen_indices(self.selection)), 0)
 
     def portable(self) -> Sweep:
-        """Return the sweep as it is sent to workers, without the images in memory, which are sent chunk by chunk."""
+        """Return the sweep in the form sent to workers, without the images in memory; these are sent chunk by chunk."""
         images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
         settings = dataclasses.replace(self.settings, executor=None, timeout=None, progress=False)
         return dataclasses.replace(self, images=images, settings=settings)
@@ -214,7 +214,7 @@ class SweepWorker:
 
 @dataclass(frozen=True, eq=False)
 class _SentImages(LabelledImages):
-    """Images in the main process's memory as a worker sees them: facts about all images, and its chunk's pixels."""
+    """A worker's view of images in the main process's memory: facts about all images, and the pixels of a few."""
 
     name: str
     length: int
@@ -300,7 +300,7 @@ def network_header(
 
 @contextlib.contextmanager
 def probing(shape: Sequence[int]) -> Iterator[None]:
-    """Translate any exception that a model raises on its first image, of this shape, into a ModelError.
+    """Translate any exception that a model raises on its first image, which has this shape, into a ModelError.
 
     The most likely cause is a model that does not fit the images; the traceback would say little about this cause.
     Exceptions later in a sweep, and this package's own errors, propagate unchanged.

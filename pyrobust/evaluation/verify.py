@@ -80,8 +80,8 @@ def verify_dataset(
     An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
     turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified
     ones*. A counterexample falsifies an image at all larger epsilons too. A counterexample to a verified image is a
-    bug, and raises a ModelError. If ``semantics`` is "real" and the model's own rounding can be the cause, it logs a
-    warning instead.
+    bug, and raises a ModelError. If ``semantics`` is "real" and the model's own rounding can be the cause, a warning is
+    logged instead of this error.
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; in evaluation mode during the sweep.
@@ -257,7 +257,7 @@ class _VerifySweep(Sweep):
 
 
 def sorted_epsilons(epsilons: Any) -> list[float]:
-    """Return perturbation radii > 0, one or several, without duplicates, in increasing order."""
+    """Check one or several perturbation radii, which must be > 0 and distinct; return them in increasing order."""
     if np.ndim(epsilons) > 1:
         shape = shape_text(np.shape(epsilons))
         raise InputError("epsilons", "numbers", f"shape {shape}", "pass radii of features as box=")

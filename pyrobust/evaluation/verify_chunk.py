@@ -37,7 +37,7 @@ def best_radii(
     report: Callable[[int], None],
     box: Tensor | None = None,
 ) -> tuple[Tensor, list[str]]:
-    """Return the largest radius up to ``largest`` proved for each example, float64 [B], and the method that proved it.
+    """Return each example's largest proved radius up to ``largest``, float64 [B], and the method that proved it.
 
     Radii are multiples of ``box``, if there is one. The method is "" where the radius is 0. ``report`` receives the
     number of methods done.
@@ -76,7 +76,7 @@ class VerifyChunk:
         self.attacks = [AttackChunk(a, {**parameters, "epsilon": e}) for a, e in zip(attacks, epsilons, strict=False)]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images x [B, C, H, W], except idx, label and seconds; report steps done."""
+        """Return the columns of x [B, C, H, W], except idx, label and seconds; tell ``report`` the steps done."""
         self.runner.probe_rows(x)
         classes = self.queries.judge.classes_alone(x)
         clean, correct = classes.numpy(), classes == y
@@ -136,7 +136,7 @@ class VerifyChunk:
         }
 
     def _ball(self, epsilon: float) -> float | Tensor:
-        """Return the epsilon of a proof; with a box, the radii of elements, rounded up."""
+        """Return a proof's perturbation radius, epsilon; with a box, return the radii of the elements, rounded up."""
         if self.box is None:
             return epsilon
         return scaled_boxes(self.box, torch.tensor([epsilon], dtype=torch.float64), up=True)
@@ -174,7 +174,7 @@ class VerifyChunk:
         """Raise ModelError for a certified image that an attack broke; warn instead if rounding can be the cause.
 
         Rounding can be the cause if the certificate is for exact arithmetic and the label's logit is lower than another
-        by at most √ε of the largest |logit|, where ε is the machine epsilon of the model's dtype.
+        logit by at most √ε times the largest |logit|, where ε is the machine epsilon of the model's dtype.
         """
         with self.runner.session():
             logits = self.queries.logits(x_adv.to(self.runner.device))[0].cpu().double()

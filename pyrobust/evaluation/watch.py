@@ -82,12 +82,12 @@ class RunState:
         abstained: number of images with an abstention.
         failed: number of images with a model output that has no largest logit, such as NaN.
         order: "data" or "random".
-        bounded: number of images that the bounds use: in a random order, all images before the first missing one; 0
-            without bounds.
+        bounded: number of images that the bounds use. In a random order, these are all images before the first missing
+            one. Without bounds, the number is 0.
         alpha: upper bound on the probability that the bounds of one rate are ever wrong.
         rates: rates of the images done.
         machines: maps each machine's name to the number of images that it computed (`Run.machines`).
-        set_aside: maps the first image of each chunk that was set aside to the chunk's error.
+        set_aside: error of each chunk that was set aside, keyed by the chunk's first image.
     """
 
     path: str
@@ -168,7 +168,7 @@ class RunWatcher:
 
         Raises:
             FileFormatError: the file is damaged, or not a run.
-            StoreError: the file cannot be read, or the run is void.
+            StoreError: the file cannot be read, or the run is void, so that its results must not be used.
         """
         for attempt in range(_ATTEMPTS):
             try:

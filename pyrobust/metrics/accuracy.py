@@ -136,7 +136,7 @@ def robust_examples(
     clean: npt.NDArray[np.int64], adversarial: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]: ...
 def robust_examples(clean: Any, adversarial: Any, labels: Any) -> Any:
-    """Return which examples are robust, bool [N]: correct at x and at x_adv, given predictions and labels [N].
+    """Return which examples are robust, bool [N]: the predictions [N] at x and at x_adv both equal the labels [N].
 
     >>> robust_examples(torch.tensor([0, 1, 1]), torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1]))
     tensor([False, False,  True])

@@ -43,7 +43,7 @@ def aligned_classes(**named: Numbers) -> tuple[Tensor, ...]:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor, an array or a list as a tensor; numbers in lists are float64."""
+    """Return a tensor, an array or a list as a tensor; floats in lists become float64."""
     tensor = as_tensor(value, torch.float64)
     if tensor is None:
         raise InputTypeError(name, "a tensor, an array or a list", kind(value), label_hint(value))

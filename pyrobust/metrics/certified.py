@@ -2,7 +2,8 @@
 
 Throughout, ``radius`` holds the certified radius R of each example, and ``correct`` tells whether the example's
 prediction is the label. For an abstention, the radius is 0 and ``correct`` is false. A verification with radius 0 has
-proved nothing, not even for the example itself: pass ``correct & (radius > 0)`` for such results.
+proved nothing, not even for the example itself: for results of verification, pass ``correct & (radius > 0)`` as
+``correct``.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def certified_accuracy(
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
         radii: r, finite, at least 0, in any order.
-        alpha: error probability of each confidence interval, in (0, 1). The intervals are for the distribution from
-            which the examples are drawn; ``certified_accuracy_with_confidence`` accounts for false certificates.
+        alpha: error probability of each confidence interval, in (0, 1). The intervals refer to the certified accuracy
+            on the distribution from which the examples are drawn; ``certified_accuracy_with_confidence`` accounts for
+            false certificates.
 
     Returns:
         One Rate per radius.
@@ -135,7 +137,7 @@ def average_certified_radius(
         seed: random seed of the bootstrap, at least 0.
 
     Returns:
-        Estimate, with the percentile bootstrap interval (``Estimate`` explains what it covers).
+        Estimate, with the percentile bootstrap interval; see ``Estimate`` for what this interval covers.
 
     Raises:
         InputError: mismatched lengths, no examples, or a value out of range.
@@ -187,9 +189,9 @@ def certified_accuracy_with_confidence(
     ``min {k : P(Bin(n_images, alpha) > k) ≤ delta}``. With probability at least 1 - delta, at most q of the counted
     certificates are false. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
-    q is computed for all images, not only for the counted images: a false certificate may be more likely than a true
-    certificate to be large enough to be counted. If every true radius were just below the chosen radius, all counted
-    certificates would be false.
+    q is computed for all images, not only for the counted images: an image is counted only if its radius is large
+    enough, which may be more likely with a false certificate than with a true one. If every true radius were just below
+    the chosen radius, all counted certificates would be false.
 
     The computed q is rigorous. ``P(Bin(N, alpha) ≥ k) ≤ delta`` holds if and only if the Clopper-Pearson lower bound of
     k successes in N trials is at least alpha, and the computed lower bound is rounded down.

@@ -91,7 +91,7 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
     Args:
         n: number of all examples for which certification was attempted, abstentions included, in [1, 10**9].
         alpha: error probability of each certificate, in (0, 1); if each example takes the best of several certificates,
-            the ``union_bound`` of their error probabilities.
+            pass the ``union_bound`` of their error probabilities.
         alpha_attack: error probability of the confirming test of each example, in (0, 1).
         false_alarm: allowed probability that a run fails by chance, in (0, 1).
 

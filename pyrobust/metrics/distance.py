@@ -190,7 +190,7 @@ def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
     Args:
         x_adv: see ``distances``.
         x: see ``distances``.
-        box: [...], float64, radii >= 0 of an example's elements.
+        box: [...], float64, the radius of each element of an example, at least 0.
 
     Returns:
         [N], float64, on the CPU; inf for an example that differs in an element of radius 0.
@@ -264,7 +264,7 @@ def mean_distance(distances: Numbers, success: Numbers) -> float:
 
     Args:
         distances: [N], float, at least 0, finite where successful; see ``distances``.
-        success: [N], bool: f(x_adv) ≠ y, or f(x_adv) = target.
+        success: [N], bool, whether f(x_adv) ≠ y or, for a targeted attack, whether f(x_adv) = target.
 
     Returns:
         The mean; NaN if and only if no example was successful.
@@ -315,7 +315,8 @@ def perturbation_quantiles(minimum: Numbers, q: Sequence[float] = (0.25, 0.5, 0.
 
     The quantile is the smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution
     function (the first definition of Hyndman and Fan, 1996). A quantile is always one of the given values, never
-    interpolated, and so may be +inf (never fooled). q = 0 gives the smallest value.
+    interpolated. It may therefore be +inf, the value of an example that was never fooled. q = 0 gives the smallest
+    value.
 
     Args:
         minimum: [N], float, at least 0, +inf allowed; see ``minimum_perturbation``.

@@ -40,7 +40,7 @@ class Estimate:
         lower, upper: ends of the two-sided interval.
         alpha: approximate probability that the interval misses.
         n: number of examples.
-        resamples: number of resamples drawn; 0 if an expansion was used instead.
+        resamples: number of resamples drawn; 0 if the interval comes from a Cornish-Fisher expansion instead.
     """
 
     value: float
@@ -84,8 +84,8 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Clip an interval to the range of the values; then, if it does not contain the mean, widen it until it does.
 
-    An end of the interval can lie outside the range in two cases: an expansion gives the end, and a few values outweigh
-    all others; or all values are equal, and the end is rounded.
+    An end of the interval can lie outside the range in two cases: if the end comes from an expansion and a few values
+    outweigh all others, or if all values are equal and the end is rounded.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)

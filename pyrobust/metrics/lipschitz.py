@@ -7,8 +7,8 @@ from deel-lip. They take logits and labels, in this order, like PyTorch's losses
 metrics with Keras's order of arguments. ``reduction`` may also be spelled as in Keras, in upper or lower case: "auto"
 and "sum_over_batch_size" are the mean, and None is "none".
 
-The metrics check neither ``lip_const`` nor the rounding of the logits. ``pyrobust.lipschitz_bound`` proves a constant;
-``BoundedModel.certified_radius(method="lipschitz")`` gives certificates that account for all rounding.
+The metrics neither check ``lip_const`` nor account for the rounding of the logits. ``pyrobust.lipschitz_bound`` proves
+a constant; ``BoundedModel.certified_radius(method="lipschitz")`` gives certificates that account for all rounding.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _AvgRobustness(ProvableMetric):
 
 
 class BinaryProvableRobustAccuracy(_RobustAccuracy):
-    """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
+    """Share of examples whose prediction is proved to be the label within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
 
     f is a real-valued function with l2 Lipschitz constant L. The sign of f is the class, and s is the sign of the
     label. The inequality is strict. A NaN or infinite logit proves nothing. The metric has no gradient.
@@ -170,12 +170,12 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
 
 
 class CategoricalProvableRobustAccuracy(_RobustAccuracy):
-    """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
+    """Share of examples whose prediction is proved to be the label within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
 
-    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. If each logit by itself has l2 Lipschitz constant L
-    (``disjoint_neurons``: the last layer's rows are normalized one by one), c = 2·L. If the vector of logits has
-    constant L, a difference of two logits has constant √2·L, so c = √2·L. The inequality is strict. A row with NaN or
-    inf proves nothing. The metric has no gradient.
+    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. With ``disjoint_neurons``, each logit by itself has l2 Lipschitz
+    constant L (the last layer's rows are normalized one by one), and c = 2·L. Otherwise, the vector of logits has
+    constant L; a difference of two logits then has constant √2·L, so c = √2·L. The inequality is strict. A row with NaN
+    or inf proves nothing. The metric has no gradient.
 
     Args:
         epsilon: radius ε, finite, at least 0.

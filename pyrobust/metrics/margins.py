@@ -56,8 +56,8 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
 
     Args:
         logits: [N, K], a tensor or array of floats, K ≥ 2.
-        labels: classes, integers [N]; or rows [N, K] of any dtype, all in {0, 1} or all in {-1, 1}, each with exactly
-            one 1.
+        labels: integer classes [N]; or rows [N, K] of any dtype, with values all in {0, 1} or all in {-1, 1}, and
+            exactly one 1 in each row.
 
     Returns:
         [N], float64, on the logits' device, differentiable with respect to them; -inf where a logit is NaN or infinite.
@@ -128,7 +128,7 @@ def _tensors(logits: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
 
 
 def _positive(labels: Tensor) -> Tensor:
-    """Mask the labels that are 1, of labels in {0, 1} or {-1, 1}."""
+    """Return a mask of the labels that are 1; the labels must be all in {0, 1} or all in {-1, 1}."""
     positive = labels == 1
     if bool((positive | (labels == 0)).all()) or bool((positive | (labels == -1)).all()):
         return positive
@@ -143,7 +143,7 @@ def _positive(labels: Tensor) -> Tensor:
 
 
 def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
-    """Mask the label of each row, bool [N, K]."""
+    """Return a mask, bool [N, K], that is true at the label of each row."""
     if tuple(labels.shape) == (count, classes):
         positive = _positive(labels)
         ones = positive.sum(1)
@@ -167,5 +167,5 @@ def _in_row(ones: Tensor) -> str:
 
 
 def _only_finite(margins: Tensor, usable: Tensor) -> Tensor:
-    """Return the margins, -inf where not ``usable``; where float64 logits overflow, use the largest float."""
+    """Return the margins, -inf where not ``usable``; margins that overflow float64 become ± the largest float64."""
     return torch.where(usable, margins.clamp(-_LARGEST, _LARGEST), -math.inf)

@@ -87,8 +87,8 @@ class GroupShares(Tabular):
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
         shares: [G], the RobustnessShares of each group; ``crossings`` are positions among all examples.
-        alpha: upper bound, for each share and radius, on the probability that the interval of any group misses the true
-            share.
+        alpha: upper bound, for each share and radius, on the probability that the interval of at least one group misses
+            the true share.
     """
 
     groups: _Ints
@@ -125,7 +125,7 @@ def robustness_shares(
     radii: Sequence[float],
     alpha: float = 0.05,
 ) -> RobustnessShares:
-    """Shares of examples certified, attacked and undecided at each radius r, with closed balls.
+    """Compute the shares of examples that are certified, attacked and undecided in the closed ball of each radius r.
 
     - attacked: ``upper ≤ r``, that is, an adversarial example within r is known;
     - certified: not attacked, and proved robust in the whole closed ball of radius r: ``lower ≥ r`` and ``lower > 0``;
@@ -137,11 +137,11 @@ def robustness_shares(
 
     Args:
         lower: [N], float, the radius proved for the correct class, finite, at least 0; NaN or 0 if nothing is proved.
-        upper: [N], float, the distance of an adversarial example, at least 0; 0 if misclassified without an attack,
-            inf or NaN if none is known.
+        upper: [N], float, the distance of an adversarial example, at least 0; 0 if the example is misclassified without
+            an attack, inf or NaN if no adversarial example is known.
         radii: r, finite, at least 0, in any order.
         alpha: upper bound on the probability that a single interval misses, in (0, 1). The intervals come from
-            ``estimate_rate``, and are for the distribution from which the examples are drawn.
+            ``estimate_rate``, and refer to the shares in the distribution from which the examples are drawn.
 
     Returns:
         RobustnessShares.
@@ -174,7 +174,7 @@ def robustness_shares_by_group(
         upper: [N], as in ``robustness_shares``.
         radii: as in ``robustness_shares``.
         groups: [N], integers of at least 0: labels, or the bins of ``confidence_bins``.
-        alpha: upper bound on the probability that at least one group's interval for one share at one radius misses the
+        alpha: upper bound, for each share and radius, on the probability that at least one group's interval misses the
             true share; in (0, 1).
 
     Returns:
@@ -204,8 +204,8 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
     The upper edges are quantiles of the given values (the inverse of the empirical distribution function). Each value
     belongs to the first bin whose upper edge is at least this value. Equal values share a bin, so some bins can be
-    larger, and there can be fewer bins than ``n_bins``. Confidence intervals for a bin refer to other examples with a
-    confidence between the bin's edges, and treat these edges as chosen beforehand.
+    larger, and there can be fewer bins than ``n_bins``. A confidence interval for a bin is a statement about other
+    examples whose confidence lies between the bin's edges, and treats these edges as chosen beforehand.
 
     Args:
         confidence: [N], float, finite; for example a probability, a margin of logits or p̂_A.
@@ -238,7 +238,7 @@ def is_certified(lower: _Floats, radius: float) -> _Flags:
 
 
 def _shares(lower: _Floats, upper: _Floats, radii: list[float], alpha: float, positions: _Ints) -> RobustnessShares:
-    """Compute the shares of the examples at these positions, out of all examples."""
+    """Compute the shares of the given examples; ``positions`` are their positions among all examples."""
     attacked = [upper <= radius for radius in radii]
     certified = [is_certified(lower, radius) & ~broken for radius, broken in zip(radii, attacked, strict=True)]
     undecided = [~(broken | proved) for broken, proved in zip(attacked, certified, strict=True)]

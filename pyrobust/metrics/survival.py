@@ -113,7 +113,7 @@ class SurvivalCurve(Tabular):
         return float((self.p_a < 0.5).mean())
 
     def area_estimate(self, alpha: float = 0.05, *, resamples: int = 2000, seed: int = 0) -> Estimate:
-        """Estimate the area with its confidence interval for the distribution from which the examples are drawn.
+        """Estimate the area for the distribution from which the examples are drawn, with a confidence interval.
 
         Args:
             alpha: error probability of the interval, in (0, 1).
@@ -136,7 +136,7 @@ class SurvivalCurve(Tabular):
         return bootstrap_mean(_area_contributions(self.p_a), alpha, resamples=resamples, seed=seed)
 
     def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
-        """Ends of exact binomial intervals for the share at each threshold in the distribution of the examples.
+        """Compute exact binomial intervals, one per threshold, for the share in the distribution of the examples.
 
         The lower ends are computed from ``lower`` and the upper ends from ``upper``, so that the intervals also allow
         for the uncertainty of votes read from a log. The intervals (Clopper and Pearson, 1934) do not hold jointly.
@@ -169,7 +169,7 @@ class SurvivalCurve(Tabular):
             q: shares in [0, 1].
 
         Returns:
-            For each share, the smallest p̂_A such that at least this share of the examples have at most this p̂_A.
+            For each share, the smallest p among the p̂_A such that at least this share of the examples have p̂_A ≤ p.
 
         Raises:
             InputError: a share out of range.
@@ -203,7 +203,7 @@ class SurvivalCurve(Tabular):
         return _hard(self.p_a, below)
 
     def hard_share(self, below: float = HARD) -> float:
-        """Share of all examples that ``hard_samples`` finds; takes the same arguments and raises the same errors.
+        """Return the share of all examples that are hard; arguments and errors are those of ``hard_samples``.
 
         >>> survival_curve(np.array([99, 80, 55, 30]), 100, np.array([True] * 4)).hard_share()
         0.5
@@ -258,12 +258,12 @@ def survival_curve(
 ) -> SurvivalCurve:
     """Compute the survival curve of p̂_A: ``y(t) = (1/N)·|{i: correctᵢ and votesᵢ / nᵢ ≥ t}|``.
 
-    votes / n and t = i / 1000 are rounded to the nearest doubles and compared as such. Equal fractions give equal
-    doubles, and for n below 10^12 unequal fractions give unequal doubles, so the comparison is exact.
+    votes / n and t = i / 1000 are each rounded to the nearest double, and these doubles are compared. Equal fractions
+    give equal doubles, and for n below 10^12 unequal fractions give unequal doubles, so the comparison is exact.
 
     Args:
-        votes: [N], integers in [0, n], for the predicted class; 0 for an abstention. For a log, this is the point
-            estimate of ``votes_for_radius``.
+        votes: [N], integers in [0, n], for the predicted class; 0 for an abstention. If the votes come from a log, pass
+            the point estimate of ``votes_for_radius``.
         n: number of samples, an integer of at least 1; or [N] if it differs between examples.
         correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
         least: [N], integers, the fewest votes that are possible; without ``least`` and ``most``, the votes are exact.
@@ -308,9 +308,9 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """Rank classifiers by the area under their survival curves, largest first.
 
     The average certified radius is unsuitable for ranking. With ten balanced classes, a constant classifier is correct
-    on one example in ten. On these examples it always gets all votes, so their radius is ``sigma·Φ⁻¹(alpha^(1/n))``.
-    The average certified radius of this classifier therefore grows with sigma without bound, while its area is 1/10
-    (Sun, Mao, Müller and Vechev, 2025).
+    on one example in ten. On these examples, all votes are always for the correct class, so the radius is
+    ``sigma·Φ⁻¹(alpha^(1/n))``. The average certified radius of this classifier therefore grows with sigma without
+    bound, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
 
     Args:
         curves: at least one.

@@ -68,7 +68,7 @@ def attainable_radii(n: int, alpha: float, sigma: float) -> _Floats:
 
 
 def maximum_radius(n: int, alpha: float, sigma: float) -> float:
-    """Largest radius that n samples can certify, ``R(n) = sigma·Φ⁻¹(alpha^(1/n))``, with all votes for one class.
+    """Compute the largest radius that n unanimous votes can certify, ``R(n) = sigma·Φ⁻¹(alpha^(1/n))``.
 
     Args:
         n: number of samples, in [1, 10**9].
@@ -128,9 +128,9 @@ def votes_for_radius(
     printed it rounds down or to the nearest number. This range is widened by ρ·2^-23 on both sides, because other
     programs may hold sigma in float32 and make rounding errors.
 
-    - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, because ρ was
-      computed with another n, alpha or sigma (``is_attainable``), least and most are the neighbours of ρ: the last k
-      with R(k) < ρ and the first k with R(k) ≥ ρ.
+    - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, ρ was computed
+      with another n, alpha or sigma (see ``is_attainable``). Then least and most are the numbers of votes next to ρ:
+      the last k with R(k) < ρ and the first k with R(k) ≥ ρ.
     - point: the smallest k in [least, most] with R(k) ≥ ρ; ``most`` if ρ was rounded up above R(most).
 
     Args:
@@ -168,7 +168,7 @@ def votes_for_radius(
 def is_attainable(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each printed radius belongs to some number of votes; if not, it is for another n, alpha or sigma.
+    """Whether each radius is that of some number of votes; if not, it was computed with another n, alpha or sigma.
 
     Takes the same arguments and raises the same errors as ``votes_for_radius``.
 
@@ -210,7 +210,7 @@ def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats
 
 
 def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[[_Floats], _Ints]:
-    """Return a function from positive numbers x to the smallest k with R(k) ≥ x (or n + 1), for ``radii`` of them."""
+    """Return a function that maps each of ``radii`` numbers x > 0 to the smallest k with R(k) ≥ x, or to n + 1."""
     if worth_a_table(n, radii):
         table = _scaled(sigma, _table(n, alpha))
         return lambda x: n // 2 + 1 + np.searchsorted(table, x).astype(np.int64)

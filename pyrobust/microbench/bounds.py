@@ -49,7 +49,7 @@ def _case(bounded: BoundedModel, net: nn.Sequential, method: str, x_lower: Tenso
 
 
 def margin_rows(y: Tensor, classes: int) -> Tensor:
-    """Return rows [B, K - 1, K] of logit[y] - logit[j], for j != y in increasing order."""
+    """Return coefficient rows [B, K - 1, K] of the margins logit[y] - logit[j], for j != y in increasing order."""
     unit = torch.eye(classes, device=y.device)
     other = torch.arange(classes, device=y.device) != y.unsqueeze(1)
     return (unit[y].unsqueeze(1) - unit)[other].view(len(y), classes - 1, classes)
@@ -114,7 +114,7 @@ def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tenso
 def _backward(
     layers: Sequence[nn.Module], shapes: Sequence[torch.Size], relaxed: dict[int, Pair], box: Pair, a: Tensor
 ) -> Tensor:
-    """Return lower bounds [B, R], on the box, of linear functions (coefficients a [B, R, ...]) of a layer's output."""
+    """Bound linear functions of a layer's output (coefficients a [B, R, ...]) on the box from below: [B, R]."""
     bias = torch.zeros(a.shape[:2], device=a.device)
     for i in reversed(range(len(layers))):
         layer = layers[i]

@@ -1,7 +1,7 @@
 """Projections onto norm balls and the simplex; they take at least the time of a clone (one read, one write).
 
-The PyTorch code that the ops are compared with is taken from common scripts. It rounds to nearest, so about half of the
-rows that it projects onto the l2 ball lie outside it.
+The PyTorch code that the ops are compared with is taken from common scripts. This code rounds to nearest, so about half
+of the rows that it projects onto the l2 ball lie outside the ball.
 """
 
 from __future__ import annotations

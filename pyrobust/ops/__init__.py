@@ -66,7 +66,7 @@ __all__ = [
 
 # Assigned, not only imported: the reference pages show the string below an assignment.
 STAGES: Final = _STAGES
-"""Purposes for which noise is drawn, with their numbers in the counter: no two stages share a draw."""
+"""Stages: purposes for which noise is drawn, with their numbers in Philox's counter; no two stages share a draw."""
 
 FAMILIES: Final = _FAMILIES
-"""Noise distributions, with their numbers in the counter; each has standard deviation sigma."""
+"""Noise distributions, with their numbers in Philox's counter; each has standard deviation sigma."""

@@ -89,7 +89,7 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
 
 
 def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """Concretize each row over the box: return the minimum of Σ a·z, which is Σ a·center − |a|·radius.
+    """Concretize each row over the box: return the minimum of Σ a·z, which equals Σ a·center − |a|·radius.
 
     Differentiable once, with respect to a, center and radius.
 

@@ -101,7 +101,7 @@ _kept = functools.lru_cache(maxsize=64)(_checked)
 
 
 def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = "") -> None:
-    """Refuse grid noise if an integer of it, multiplied by the numerator of the step, may not be exact in the dtype."""
+    """Refuse grid noise if the dtype might not hold each integer J times the numerator of the step exactly."""
     exact = 1 << (53 if real == torch.float64 else 24)
     limit = exact // (noise.reach + 1)
     if noise.step.numerator > limit:
@@ -117,7 +117,7 @@ def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = 
 
 @functools.lru_cache(maxsize=64)
 def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
-    """Build the table; its tails begin at about this many standard deviations."""
+    """Build the table; its tails begin at about ``deviations`` standard deviations."""
     unit = step / Fraction(sigma)
     reach = max(0, math.ceil(deviations / unit - Fraction(1, 2)))
     thresholds = tuple(upper_tail((k + Fraction(1, 2)) * unit, BITS) for k in range(reach + 1))
@@ -144,9 +144,9 @@ def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
     """Return, for each cell of the guide's scale, the number of thresholds above it and the threshold inside.
 
     The bits of a float divide [1, 2^31] into cells of equal relative width. The relative spacing of the thresholds is
-    nearly equal, too, since the tail probability falls by about the same factor from one to the next. So a small number
-    of cells suffices for at most one threshold per cell. Thresholds at the same position share a cell; a draw at that
-    position is compared with the thresholds themselves.
+    nearly equal, too, since the tail probability falls by about the same factor from each threshold to the next. So a
+    small number of cells suffices to keep thresholds at different positions in different cells. Thresholds at the same
+    position share a cell; a draw at that position is compared with the thresholds themselves.
     """
     places, counts = np.unique(_positions(leading), return_counts=True)
     for bits in range(_MANTISSA + 1):

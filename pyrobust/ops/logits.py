@@ -91,10 +91,10 @@ def logit_verdict(
 ) -> Tensor:
     """Judge an attack by each row of logits: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
-    The gap is the largest logit of the other classes minus the logit of y. A row is fooled if its gap is at least 0, or
-    at most 0 if ``targeted``. A fooled row is close if its |gap| is at most tolerance times its largest |logit|: if the
-    model adds in another order, the row may not be fooled. A row whose gap is not finite is close, too. With ``both``,
-    robust rows with such a small gap are close as well.
+    The gap is the largest logit of the other classes minus the logit of y. A row is fooled if its gap is at least 0;
+    with ``targeted``, a row is fooled if its gap is at most 0. A fooled row is close if its |gap| is at most tolerance
+    times its largest |logit|: if the model adds in another order, the row may not be fooled. A row whose gap is not
+    finite is close, too. With ``both``, robust rows with such a small gap are close as well.
 
     Args:
         logits: [B, K], float32 or float64.
@@ -141,7 +141,7 @@ def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
 
 
 def _plain(logits: Tensor, *classes: Tensor) -> bool:
-    """Whether a few cheap calls show that the arguments are of the usual kind."""
+    """Whether a few cheap calls already show that ``_check`` would accept the arguments."""
     if type(logits) is not Tensor or logits.dim() != 2 or transformed() or logits.dtype not in _DTYPES:
         return False
     shape, device = logits.shape, logits.device

@@ -38,7 +38,7 @@ _ROW = re.compile(r".* in row (?P<row>\d+)")
 
 
 def call(op: Callable[..., Result], *args: object) -> Result:
-    """Call a native op; raise an InputError if its own argument checks fail."""
+    """Call a native op; raise an InputError if one of the op's argument checks fails."""
     # transforms.differentiable returns functions that support forward mode; a raw op would drop tangents.
     if transformed() and not isinstance(op, FunctionType):
         refuse_tangents(
@@ -69,7 +69,7 @@ def fake(*ops: str, like: int | None = None, result: Callable[..., object] | Non
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return cached tensors, safe to read on the current stream even if the cache drops them.
+    """Return cached tensors after making them safe to read on the current stream, even if the cache drops them.
 
     >>> read_here(torch.ones(1))
     (tensor([1.]),)

@@ -28,7 +28,7 @@ def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
 
 
 def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
-    """Return the 64 bits of each run's key as a signed integer; an empty list if the seed is the key."""
+    """Return the 64 bits of each run's key as a signed integer; if the seed is the key, return an empty list."""
     if keys is None:
         return []
     if not isinstance(keys, Sequence) or len(keys) != runs:
@@ -74,7 +74,7 @@ def _is_index(value: object) -> bool:
 def empty_batch(
     op: str, name: str, x: Tensor, total: int, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
-    """Allocate `total` noisy copies of the images x; `name` is the op's name for x."""
+    """Allocate a batch for `total` noisy copies of the images x; `name` is the op's name for x."""
     check_dtype(op, dtype)
     if memory_format not in (torch.contiguous_format, torch.channels_last):
         raise InputError(f"{op}: memory_format", "torch.contiguous_format or torch.channels_last", memory_format)
@@ -103,7 +103,7 @@ def channels(
     x: Tensor,
     real: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Return mean and std of x's channels in the dtype of the computation; `name` is the op's name for x."""
+    """Return ``normalize``'s mean and std for the channels of x in dtype ``real``; `name` is the op's name for x."""
     if x.dim() < 2:
         raise InputError(f"{op}: normalize", f"{name} of [M, C, ...]", tuple(x.shape))
     if not isinstance(normalize, Sequence) or len(normalize) != 2:

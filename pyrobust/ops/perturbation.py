@@ -16,9 +16,9 @@ from .transforms import batch_of_rows, differentiable, keep, untracked
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
     """Add z to x, rounded so that the result is never further from x than |z| and never outside the box.
 
-    The result x_adv is x + z rounded toward x, then clipped. The direction in which the sum must be rounded follows
-    from its exact rounding error (Knuth, TAOCP 2, 4.2.2). In exact arithmetic, |x_adv - x| ≤ |z|, x_adv - x has the
-    sign of z or is zero, and lower ≤ x_adv ≤ upper. If z lies in an l1, l2 or l∞ ball, so does x_adv - x, in every
+    The result x_adv is x + z rounded toward x, then clipped. The exact rounding error of the floating-point sum (Knuth,
+    TAOCP 2, 4.2.2) shows whether that sum must be moved toward x. In exact arithmetic, |x_adv - x| ≤ |z|, x_adv - x has
+    the sign of z or is zero, and lower ≤ x_adv ≤ upper. If z lies in an l1, l2 or l∞ ball, so does x_adv - x, in every
     dtype.
 
     Gradient: 1 with respect to x and z where lower < x_adv < upper, else 0.

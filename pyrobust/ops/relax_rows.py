@@ -22,14 +22,16 @@ def relax_rows(
 ) -> Tensor:
     """Bound rows of coefficients from below: replace activations, in place, by their linear relaxations.
 
-    If each f_k lies between its two lines, Σ_k a[r, k]·f_k(z_k) ≥ Σ_k a′[r, k]·z_k + c[r], where a′ is written to ``a``
-    and c is returned. A negative coefficient takes the upper line, any other the lower one (Zhang et al., 2018). Each
-    product is rounded once; sums are in float64, in any order. The op has no gradient.
+    Let each activation f_k lie between its lower and its upper line. Then Σ_k a[r, k]·f_k(z_k) ≥ Σ_k a′[r, k]·z_k +
+    c[r]; the op writes a′ to ``a`` and returns c. A negative coefficient takes the upper line, and any other
+    coefficient takes the lower line (Zhang et al., 2018). Each product is rounded once; sums are in float64, in any
+    order. The op has no gradient.
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.
-        image: [R], int64, indices of rows of the relaxations, in [0, B). On the CPU, an index out of range is an error,
-            and no row is changed; on a GPU, the result of such a row is NaN.
+        image: [R], int64: for each row of a, the index, in [0, B), of the row of slopes and intercepts that it uses. On
+            the CPU, an index out of range is an error, and no row is changed; on a GPU, the result for such a row is
+            NaN.
         lower_slope: [B, n], same dtype as a.
         upper_slope: [B, n].
         lower_intercept: [B, n].
@@ -59,13 +61,13 @@ def relax_rows(
 
 
 def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Concretize each row over the box of its image: return its minimum Σ a·low (over a ≥ 0) + Σ a·high (over a < 0).
+    """Return each row's minimum over the box of its image: Σ a·low where a ≥ 0, plus Σ a·high where a < 0.
 
     Each product is rounded once; sums are in float64, in any order. The op has no gradient.
 
     Args:
         a: [R, n], float32 or float64.
-        image: [R], int64, indices of rows of low and high; see ``relax_rows``.
+        image: [R], int64: for each row of a, the index of the row of low and high that it uses; see ``relax_rows``.
         low: [B, n], same dtype as a.
         high: [B, n].
 

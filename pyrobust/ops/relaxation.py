@@ -15,7 +15,7 @@ from . import native
 
 
 def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Replace f(z) in rows of coefficients by a linear relaxation that bounds the rows from below.
+    """Bound rows Σ a·f(z) from below: replace f by its linear relaxation, which gives coefficients of z and a bias.
 
     f(z) = max(z, slope·z): ReLU, or leaky ReLU. For all z in [lower, upper], Σ a·f(z) ≥ Σ coefficients·z + bias, up to
     rounding, by the relaxation of CROWN (Zhang et al., "Efficient neural network robustness certification with general
@@ -23,12 +23,13 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
     coefficient takes the lower bound of f. This lower bound is z if upper > −lower, and slope·z otherwise. A stable
     neuron keeps f itself.
 
-    Differentiable once, with respect to a, lower and upper. The choice of the lower bound has no gradient; chord =
-    (upper − slope·lower) / (upper − lower) and intercept = (1 − chord)·upper have gradients.
+    The op is differentiable once, with respect to a, lower and upper. The choice of the lower bound has no gradient.
+    The slope of the chord, chord = (upper − slope·lower) / (upper − lower), and its intercept, (1 − chord)·upper, have
+    gradients.
 
     Args:
         a: [B, S, n], float32 or float64.
-        lower: [B, n], same dtype as a; a range with NaN gives NaN.
+        lower: [B, n], same dtype as a. A range [lower, upper] with NaN gives NaN.
         upper: [B, n].
         slope: in [0, 1].
 

@@ -50,7 +50,7 @@ def box(op: str, lower: float, upper: float) -> tuple[float, float]:
 def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.device) -> Tensor:
     """Return the radius as float64 [1], or as float64 [R] if each row has its own radius.
 
-    The native ops check the values of a tensor.
+    The values of a radius tensor are not checked here but by the native ops.
 
     >>> radii("project_l1_ball", 2, torch.Size([3]), torch.device("cpu"))
     tensor([2.], dtype=torch.float64)
@@ -129,7 +129,7 @@ def project(
     v: Tensor,
     out: Tensor | None,
 ) -> Tensor:
-    """Call a native projection on rows of v [R, D]; return the result in v's shape, in ``out`` if it is given.
+    """Call a native projection on the rows [R, D] of v; return a tensor of v's shape, ``out`` if it is given.
 
     >>> ball, v = torch.ops.pyrobust.project_l1_ball, torch.tensor([[3.0, 1.0]])
     >>> project("project_l1_ball", ball.default, ball.into, (v, torch.tensor([2.0]).double()), v, None)

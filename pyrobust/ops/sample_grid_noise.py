@@ -46,7 +46,7 @@ def sample_grid_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Pack noisy copies of images on the grid of multiples of ``step`` into one batch, in one pass over its memory.
+    """Pack noisy copies of images, on the grid of multiples of ``step``, into one batch in one pass over its memory.
 
     Row n of the batch (sample s of image i) is step·(k[i] + J), where J = round(sigma·Z / step) and Z is standard
     normal. This is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first, and one division
@@ -78,13 +78,13 @@ def sample_grid_noise(
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...], where N is the sum of the counts (``out`` if given), and a bool [N], True for each row that
-        has a tail.
+        A tuple of two tensors: the batch [N, ...] (``out`` if given), where N is the sum of the counts, and a bool
+        tensor [N], True for each row that has a tail.
 
     Raises:
         InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator is not
-            exact: 2**24 or more, for float64 2**53 or more. On every device, noise that is too large by itself is
-            refused; the sum of k and noise is checked on the CPU only.
+            exact: a product of 2**24 or more (float64: 2**53 or more). On every device, noise that is too large by
+            itself is refused; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)

@@ -251,7 +251,7 @@ def _plain(
     lower: float,
     upper: float,
 ) -> Tensor | None:
-    """Call the op on arguments of the usual kind, which the op checks; return None for others, or if it refuses."""
+    """Call the op if the arguments are of the usual kind; return None if they are not, or if the op refuses them."""
     if not (type(step) is Tensor and type(lower) is float and type(upper) is float):
         return None
     if not (untracked(*tensors) and tensors[0].is_cpu):

@@ -9,7 +9,7 @@ from .relaxation import relax_coefficients
 
 
 def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Interval of max(z, slope·z): reference of ``pyrobust.ops.batch_last_relu_intervals``.
+    """Compute the interval of max(z, slope·z): reference of ``pyrobust.ops.batch_last_relu_intervals``.
 
     Args:
         center: [n, N].
@@ -47,7 +47,7 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
 
 
 def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """Minimum of each row over the box: reference of ``pyrobust.ops.batch_last_concretize``.
+    """Compute the minimum of each row over the box: reference of ``pyrobust.ops.batch_last_concretize``.
 
     Args:
         a: [n, S, N].

@@ -25,7 +25,7 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 
 def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
-    """Count the coordinates in which each example differs: the reference for ``pyrobust.ops.count_changed``.
+    """Count each example's coordinates in which x_adv and x differ: reference of ``pyrobust.ops.count_changed``.
 
     Args:
         x_adv: [B, ...], float.

@@ -72,7 +72,7 @@ def _strongest_other(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (z_up - z_down) / (logit of the first rank - mean logit of the others); without ranks, do not divide."""
+    """Return (z_up - z_down) / (z at the first rank - mean z at the other ranks); without ranks, do not divide."""
     up, down = up.unsqueeze(1), down.unsqueeze(1)
     value = z.gather(1, up) - z.gather(1, down)
     slope = torch.zeros_like(z).scatter_(1, down, -1.0)

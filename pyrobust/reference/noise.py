@@ -232,7 +232,7 @@ def _box_muller(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Return two normal variates made from a word for the radius and a word for the angle.
 
     The angle's top bit is a sign, the next bit swaps the two variates, and the other thirty bits give the position
-    within an eighth of a turn to either side of the axis. Sine and cosine are within 1e-7.
+    within an eighth of a turn to either side of the axis. Sine and cosine are within 1e-7 of their exact values.
     """
     radius = _set_sign(sqrt(minus_two_log(a >> 1)), d)
     x = _signed((d << 2) & MASK).float() * 2.0**-31

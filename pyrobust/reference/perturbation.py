@@ -50,7 +50,7 @@ def _toward(value: Tensor, target: Tensor) -> Tensor:
 
 
 def _inside(bound: float, direction: float, like: Tensor) -> Tensor:
-    """Round the bound toward an infinity (``direction``) in the dtype of ``like``."""
+    """Round the bound to the dtype of ``like``, up if ``direction`` is inf and down if it is -inf."""
     nearest = torch.tensor(bound, dtype=torch.float64).to(like.dtype)
     outside = nearest.double() > bound if direction < 0 else nearest.double() < bound
     target = torch.tensor(direction, dtype=like.dtype)

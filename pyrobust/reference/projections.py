@@ -124,8 +124,8 @@ def _simplex(v: Tensor, radius: Tensor) -> Tensor:
 def _bracket(magnitude: Tensor, room: Tensor, points: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     """Return the last of the descending points with Σ clip(magnitude - point, 0, room) < radius, and the next point.
 
-    All arguments are float64 [B, ...]; the radius is [B, 1]. If even the first point reaches the radius, the result is
-    the first two points; if no point does, it is the last point twice.
+    All arguments are float64 [B, ...]; the radius is [B, 1]. If the sum at the first point is not below the radius, the
+    result is the first two points. If the sum at every point is below the radius, the result is the last point twice.
     """
     last = points.shape[1] - 1
     below = torch.zeros_like(radius, dtype=torch.int64)

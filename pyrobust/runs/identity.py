@@ -1,4 +1,4 @@
-"""The identity of a run's model besides the model's parameters: its code, and its logits on probe inputs."""
+"""What identifies a run's model in addition to the model's parameters: its code, and its logits on probe inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Identity:
         bits: SHA-256 of the logits on the probe inputs; "" where kernels are not bitwise reproducible.
         logits: the first logits of each probe input, finite numbers or None; empty if the model does not reproduce its
             logits.
-        tolerance: largest difference allowed between machines, relative to the largest logit of the row.
+        tolerance: largest difference allowed between the logits of two machines, relative to the largest logit of the
+            same probe input.
         void: why the results must not be used; "" for a valid run.
 
     >>> from dataclasses import replace

@@ -74,7 +74,7 @@ class LockedFile(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Create the tables of an empty database with ``_create``, or check existing ones; keep it locked."""
+        """Create an empty database's tables with ``_create``, or check existing tables; keep the database locked."""
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -105,7 +105,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _make_file(self) -> bool:
-        """Unless the path exists, create an empty file, to SQLite an empty database; return whether it was created."""
+        """Create an empty file (to SQLite, an empty database) unless the path exists; return whether it was created."""
         if self._file is None:
             return False
         if os.path.isdir(self._file):
@@ -211,7 +211,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _is_alone(self) -> bool:
-        """Take the write lock without companion files; return whether the last commit was this writer's."""
+        """Take the write lock without WAL or companion files; return whether the last commit was this writer's."""
         assert self._file is not None
         self._roll_back()
         try:

@@ -44,12 +44,12 @@ def format_log(run: Run) -> str:
     r"""Format a run as a tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter, 2019).
 
     The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
-    Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Logs of
-    attacks have the columns adversarial, distance, broken_by and robust instead of radius. If the model is robust at an
-    image, distance and broken_by are empty. Logs of sandwiches have the columns lower, upper, lower_by and upper_by,
-    and the last column is adversarial. The columns lower (rounded down) and upper are bounds of the distance to
-    misclassification. The columns lower_by and upper_by name the methods that gave these bounds. If no adversarial
-    example was found, upper and upper_by are empty.
+    Logs of predictions have no column radius. For a verification at given epsilons, the radius is the largest verified
+    epsilon. Logs of attacks have the columns adversarial, distance, broken_by and robust instead of radius. If the
+    model is robust at an image, distance and broken_by are empty. Logs of sandwiches have the columns lower, lower_by,
+    upper, upper_by and adversarial instead of radius. The columns lower (rounded down) and upper are bounds of the
+    distance to misclassification. The columns lower_by and upper_by name the methods that gave these bounds. If no
+    adversarial example was found, upper and upper_by are empty.
 
     Args:
         run: a run of any kind.

@@ -176,7 +176,7 @@ class _MergedFile(LockedFile):
         return int(min(BLOCK, max(1, _BLOCK_BYTES * sum(map(len, self._shards)) // max(1, total))))
 
     def _machines(self) -> Iterator[tuple[int, str]]:
-        """Yield the machines of each chunk that other machines than the run's helped to compute."""
+        """Yield the machines of each chunk that was computed, at least in part, by a machine other than the run's."""
         identity = self.header.identity
         assert identity is not None
         names, machine = [identity.machine], np.zeros(len(self._expected), dtype=np.uint16)
@@ -194,7 +194,7 @@ class _MergedFile(LockedFile):
 
 
 def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16]) -> None:
-    """Write the number of each image's machine to ``machine``, and append new machine names to ``names``."""
+    """Store in ``machine`` the index in ``names`` of each image's machine; append new names to ``names``."""
     identity, whole = shard.header.identity, chosen_indices(shard.parameters | {"shard": None})
     assert identity is not None
 

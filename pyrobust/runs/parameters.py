@@ -93,8 +93,9 @@ def chosen_indices(parameters: dict[str, Any]) -> range:
 def processing_order(parameters: dict[str, Any]) -> Sequence[int]:
     """Return the data-set indices that a run covers, in processing order.
 
-    By default they increase. In random order they are sorted by the SHA-256 of "order", the seed and the index. This
-    order depends neither on the platform nor on the versions of libraries, and is the same within every shard.
+    By default, the indices increase. In random order, they are sorted by the SHA-256 of "order", the seed and the
+    index. The random order depends neither on the platform nor on the versions of libraries, and the images of a shard
+    keep the relative order that they have in the whole run.
 
     >>> selection = {"images": 20, "skip": 2, "max": 7, "shard": None}
     >>> processing_order(selection)

@@ -49,7 +49,7 @@ BLOCK = 1 << 14
 
 
 class OlderFileError(FileFormatError):
-    """A file written by older software, of which only the header is read.
+    """Error for a file written by older software; only the file's header is read.
 
     Attributes:
         header: header of the run, with unchecked parameters.
@@ -73,7 +73,7 @@ class Header:
         kind: "certify", "predict", "attack", "verify" or "sandwich".
         parameters: everything that the results depend on, as JSON values (`pyrobust.runs.parameters`).
         model: display name of the model; compared only if the model has no hash.
-        model_sha256: hash of the model's structure and parameters; "" for a callable without one.
+        model_sha256: hash of the model's structure and parameters; "" for a callable without such a hash.
         data: display name of the images.
         data_sha256: hash of images and labels.
         guarantee: "grid" or "real" for smoothing (`pyrobust.smoothing.Certificates`), "deterministic" for sound bounds,
@@ -379,8 +379,9 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 def _roll_back_killed_writer(path: Path) -> None:
     """Let SQLite undo the transaction of a writer that was killed while it created or closed a run.
 
-    SQLite undoes it only for a connection that may write. Until then, read-only connections cannot open the file. This
-    function touches neither the journal of a writer that still runs nor databases of other programs.
+    SQLite undoes the transaction only for a connection that may write. Until this is done, read-only connections cannot
+    open the file. This function touches neither the journal of a writer that still runs nor databases of other
+    programs.
     """
     file = os.path.realpath(path)
     journal = f"{file}-journal"

@@ -126,7 +126,7 @@ class HopSkipJump(MinimumNormAttack):
         return rows, x_adv[rows]
 
     def _nearest_starts(self, state: AttackState, starts: Tensor, x_adv: Tensor, limit: int) -> Tensor:
-        """Write the nearest start that fools the model to x_adv; return which examples have such a start, bool [B]."""
+        """Store in x_adv the nearest start that fools the model; return which examples have such a start, bool [B]."""
         if starts.shape[1:] != state.x.shape[1:]:
             expected = shape_text(("M", *state.x.shape[1:]))
             raise InputError("starts", f"shape {expected}, as x", shape_text(starts.shape))
@@ -142,7 +142,7 @@ class HopSkipJump(MinimumNormAttack):
         return fooling
 
     def _direction(self, state: AttackState, x_adv: Tensor, step: int, samples: int, drawn: int, limit: int) -> Tensor:
-        """Estimate the boundary's normal on the adversarial side: a vector of length 1 or, in linf, of signs."""
+        """Estimate the boundary's normal toward the adversarial side: a vector of length 1, or signs in linf."""
         coordinates = x_adv[0].numel()
         if step == 1:
             size = torch.full_like(state.epsilon, 0.1 * (state.upper - state.lower))
@@ -213,7 +213,7 @@ class HopSkipJump(MinimumNormAttack):
         return nearest
 
     def _inside(self, state: AttackState, point: Tensor) -> Tensor:
-        """Round the point toward x, exactly into the clip range."""
+        """Round the point toward x, and clip it; the result lies in the clip range in exact arithmetic."""
         return add_perturbation(state.x, point - state.x, state.lower, state.upper)
 
 

@@ -17,7 +17,7 @@ from .square_windows import Grid, pattern
 
 
 def _tiny(like: Tensor) -> float:
-    """A number that keeps a quotient finite when added to its divisor: 1e-12, or the dtype's smallest normal number."""
+    """Return max(1e-12, the dtype's smallest normal number): added to a divisor, it keeps the quotient finite."""
     return max(1e-12, torch.finfo(like.dtype).smallest_normal)
 
 
@@ -25,7 +25,7 @@ class Proposals(abc.ABC):
     """Proposes changes to the best images so far, and reverts those that are rejected.
 
     Random numbers u are uniform on [-1, 1]. ``tensors`` holds the tensors kept per example; ``AttackState.retire``
-    drops their rows together with the images.
+    drops the rows of finished examples from these tensors and from the images.
 
     Attributes:
         odd: whether windows have odd sides of at least 3.
@@ -50,14 +50,14 @@ class Proposals(abc.ABC):
 
     @abc.abstractmethod
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        """Return the images ``best`` with one window of each changed.
+        """Return the images ``best``, with one window changed in each image.
 
         The random numbers u [B, query_numbers] determine the changes. On the CPU ``best`` may be overwritten.
         """
 
     @abc.abstractmethod
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
-        """Return the best images after the last proposal, whose changes are kept in the accepted rows (mask [B])."""
+        """Return the best images, with the changes of the last proposal kept only in the accepted rows (mask [B])."""
 
     def _corner(self, sides: tuple[int, int], u: Tensor) -> tuple[Tensor, Tensor]:
         """Draw the upper left corners of windows inside the image, top [B] and left [B], from uniform u [B, 2]."""
@@ -224,7 +224,7 @@ def proposals(state: AttackState) -> Proposals:
 
 
 def _shrink(x: Tensor) -> float:
-    """Share of the l2 radius that may be used; the rest allows for rounding errors, which add up over many queries."""
+    """Return the share of the l2 radius to use; the rest allows for rounding errors, which add up over many queries."""
     return 1 - max(4 * torch.finfo(x.dtype).eps, 1e-11)
 
 
@@ -234,7 +234,7 @@ def _read(x: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _numbers(grid: Grid) -> tuple[int, int]:
-    """Number of random numbers for a start (signs and orientation per tile) and for a query (two corners, one tile)."""
+    """Count the random numbers of a start (signs and orientation per tile) and of a query (two corners, one tile)."""
     tiles, _ = grid.tiles()
     return len(tiles) * (1 + grid.channels), 5 + grid.channels
 
@@ -269,7 +269,7 @@ def _tiles(grid: Grid, u: Tensor, norm: str, x: Tensor, epsilon: Tensor) -> Tens
 
 
 def _overlap(corner: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], sides: tuple[int, int]) -> Tensor:
-    """Which pixels of the windows at ``other`` also belong to the windows at ``corner``, bool [B, h·w]."""
+    """Return which pixels of the windows at ``other`` also belong to the windows at ``corner``, bool [B, h·w]."""
     inside = []
     for first, second, side in zip(corner, other, sides, strict=True):
         position = second.unsqueeze(1) + torch.arange(side, device=first.device) - first.unsqueeze(1)

@@ -16,7 +16,7 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 
 def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> float:
-    """Share of the image that a query's window covers: p_init, halved nine times.
+    """Return the share of the image that a query's window covers: at first p_init, then halved nine times.
 
     The share is halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries out of 10 000; with ``rescale``,
     these numbers are scaled to n_queries (Andriushchenko et al., 2020, "Square Attack: a query-efficient black-box
@@ -91,7 +91,7 @@ class Grid(NamedTuple):
 # There are few sizes, each used by many queries: copy each to the device once.
 @functools.lru_cache(maxsize=64)
 def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
-    """Offsets [C, h·w] of the pixels of the window in the upper left corner."""
+    """Return the offsets [C, h·w] of the pixels of the window in the upper left corner."""
     channel, row, column = grid.strides
     offsets = (
         torch.arange(grid.channels)[:, None, None] * channel

@@ -1,4 +1,4 @@
-"""Whether a model's outputs change smoothly, in jumps, or not at all, found from the outputs alone."""
+"""Find out from a model's outputs alone whether they change smoothly, in jumps, or not at all."""
 
 from __future__ import annotations
 

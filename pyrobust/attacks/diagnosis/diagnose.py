@@ -61,7 +61,7 @@ def diagnose(
     - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps;
       queries (Square) or a surrogate's adversarial examples fool more than gradient-based attacks; more steps and
       restarts fool more; the loss does not rise; or an attack on the whole clip range fails. A random model is not
-      attacked here, because the attack that averages over more draws would fool more examples.
+      attacked here, because an attack that averages over more draws than another would fool more examples.
 
     A sign counts only if more than 10 % of the examples show it, with confidence 99 % (exact binomial bound). Whether
     an attack fools more examples than another is decided by an exact paired test, one-sided and Holm-corrected, at

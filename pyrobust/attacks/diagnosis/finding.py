@@ -110,10 +110,10 @@ class Diagnosis(Tabular):
 
 
 def share_severity(count: int, n: int) -> Severity | None:
-    """Severity of an observation at ``count`` of n examples, by the exact lower bound of its share.
+    """Return the severity of a sign at ``count`` of n examples, from the exact lower confidence bound of its share.
 
-    A model without masked gradients may show a sign at single examples, so the share has to exceed 10 % ("suspicious")
-    or 50 % ("masked") with confidence 99 %.
+    A model without masked gradients may show a sign at individual examples, so the share has to exceed 10 %
+    ("suspicious") or 50 % ("masked") with confidence 99 %.
 
     >>> share_severity(1, 1), share_severity(3, 3), share_severity(7, 7), share_severity(2, 60)
     (None, 'suspicious', 'masked', None)

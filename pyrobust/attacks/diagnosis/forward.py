@@ -195,7 +195,7 @@ def _dynamic(called: list[str]) -> Iterator[Finding]:
 
 
 def _not_logits(logits: Tensor, operations: Operations) -> Iterator[Finding]:
-    """Find outputs that are probabilities, or that take two values, the larger one once in each row."""
+    """Find outputs that are probabilities, or that have two values, of which the larger occurs once in each row."""
     if not bool(logits.isfinite().all()) or logits.shape[1] < 2:
         return
     high, low = logits.amax(1, keepdim=True), logits.amin(1, keepdim=True)

@@ -106,7 +106,7 @@ def _explain(
 
 
 def saturates(logits: Tensor, y: Tensor) -> Tensor:
-    """Whether the gradient of the cross-entropy in the logits [N, K], in their dtype, is exactly zero: bool [N].
+    """Whether the cross-entropy's gradient with respect to the logits [N, K] is exactly 0 in their dtype: bool [N].
 
     >>> saturates(torch.tensor([[200.0, 0.0], [20.0, 0.0]]), torch.tensor([0, 0]))
     tensor([ True, False])

@@ -34,9 +34,9 @@ class Segments:
         """Share of each usable example's change that the gradient times ``factor`` does not explain.
 
         For a model that is continuous and differentiable almost everywhere, such as a ReLU network, the change is the
-        integral of the slope. Let s̄ be the mean of the slopes s, multiplied by ``factor``. The share is |change − s̄|
-        / max(|change|, mean |s|): near 0 for a true gradient, and 1 if the gradient is zero or all change happens at
-        jumps.
+        integral of the slope. Let s be the slopes multiplied by ``factor``, and s̄ their mean. The share is |change −
+        s̄| / max(|change|, mean |s|): near 0 for a true gradient, and 1 if the gradient is zero or all change happens
+        at jumps.
         """
         scale = torch.maximum(self.change.abs(), factor * self.slopes.abs().mean(0))
         return ((self.change - factor * self.slopes.mean(0)).abs() / scale)[self.usable]

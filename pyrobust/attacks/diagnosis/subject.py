@@ -42,7 +42,7 @@ class ExaminedModel:
         x: [N, ...], the examples, on the CPU or the device on which they were given.
         y: [N], int64 on the CPU: the labels, or the classes that the model predicts (-1 where it predicts none).
         norm: the norm of the ball.
-        epsilon: its radius.
+        epsilon: radius of the ball.
         lower: lower end of the clip range.
         upper: upper end of the clip range.
         options: the seed, and arguments of ``BatchAttack`` that say how the model runs.
@@ -90,7 +90,7 @@ class ExaminedModel:
     def gradient(self, x: Tensor, loss: LossOf) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits [N, K], and the value [N] and gradient [N, ...] of a loss at x.
 
-        The gradient is that of the loss after division by the loss's ``size``, a positive number for each example.
+        The gradient of the loss is returned divided by the loss's ``size``, a positive number for each example.
 
         Raises:
             NoGradientError: the model cannot be differentiated.

@@ -1,4 +1,4 @@
-"""The model and the device of an attack, which may be assigned, and the runner made from them."""
+"""The model and the device of an attack, both of which may be assigned, and the runner that is made from them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class AttackedModel:
 
     @property
     def runner(self) -> Runner:
-        """Runs the model on the device."""
+        """The ``Runner`` that runs the model on the device."""
         if self._made_runner is None:
             self._made_runner = Runner(self._attacked, device=self._chosen_device, **self._runner_settings)
             if isinstance(self._attacked, nn.Module) and self._chosen_device is None:

@@ -108,7 +108,7 @@ if TYPE_CHECKING:
 else:
 
     class _Arguments(_InNorm, Declared):
-        """Model, ball and clip range are arguments; values derived from them are not among a run's settings."""
+        """Model, ball and clip range are arguments; a run's settings do not include values derived from them."""
 
         epsilon, clip_min, clip_max = 8 / 255, 0.0, 1.0
         #: Step of the grid of the values that the attack returns, or "auto".
@@ -131,8 +131,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
             [N] with one radius per example. In linf, a tensor gives one radius per element if it broadcasts to an
-            example or a batch and has as many dimensions as this, such as [1, D] for D features. A feature of radius 0
-            does not change.
+            example or a batch and has the same number of dimensions as that example or batch, such as [1, D] for D
+            features. A feature of radius 0 does not change.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
             ``norms``.
         clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
@@ -140,11 +140,11 @@ class AdversarialAttack(_Arguments, abc.ABC):
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
-            fraction that rounds to it, or "auto" for the grid that x is on. x is then moved to the nearest levels k·h,
-            h being the step, with a warning if that changes x. ``generate`` returns the values float32(k·h) in x's
-            dtype, or float64(k·h) if x is float64 and its values have that form. The ball is defined on the levels k,
-            exactly: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h, where ε is epsilon read as a fraction. Default:
-            None.
+            fraction that rounds to it, or "auto" for the grid that x is on. With a grid, x is moved to the nearest
+            levels k·h, where h is the step, with a warning if that changes x. ``generate`` returns the values
+            float32(k·h) in x's dtype, or float64(k·h) if x is float64 and its values have that form. The ball is
+            defined on the levels k, exactly: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h, where ε is epsilon read as
+            a fraction. Default: None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -244,9 +244,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
         ball and the clip range.
 
         If an example lies outside the clip range, x + result is still inside, even if the norm of the result must then
-        exceed epsilon. In linf and l2, delta is again projected on the ball, then clipped. In l1, it is projected on
-        the intersection of ball and clip range, up to rounding; if this is empty, on the ball, then clipped. In l0,
-        coordinates outside the clip range always change, and others as far as epsilon allows.
+        exceed epsilon. In linf and l2, delta is again projected on the ball, then clipped. In l1, delta is projected on
+        the intersection of ball and clip range, up to rounding; if the intersection is empty, delta is projected on the
+        ball, then clipped. In l0, coordinates outside the clip range always change, and other coordinates change as far
+        as epsilon allows.
 
         The result is differentiable with respect to delta and x: its gradient is that of the projection in real
         numbers.
@@ -287,7 +288,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return finite_ends(low, high)
 
     def _geometry(self, x: Tensor, epsilon: float | Tensor | None = None) -> tuple[Norm, Tensor]:
-        """Return the norm for examples [N, ...], and their radii in this norm's unit, float64 [N] on the CPU."""
+        """Return the norm for x [N, ...], and the examples' radii in that norm's unit, float64 [N] on the CPU."""
         shape = tuple(x.shape[1:])
         radius = radii("epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), shape)
         if radius.dim() == 1 and not isinstance(self.clip_min, Tensor):
@@ -320,7 +321,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return isinstance(self.epsilon, Tensor) and self.epsilon.dim() > 1
 
     def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
-        """Return the epsilon of a call for the attacks of an ensemble; radii per element are expanded to [N, ...]."""
+        """Return the epsilon that a call passes to an ensemble's attacks; radii per element become [N, ...]."""
         radius = radii(
             "epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), tuple(x.shape[1:])
         )
@@ -350,7 +351,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Move images to the nearest levels of the attack's grid; without a grid, return them as they are.
 
         Args:
-            x: [N, ...]; with a grid float32 or float64, in [clip_min, clip_max].
+            x: [N, ...]. If the attack has a grid, x must be float32 or float64, and in [clip_min, clip_max].
 
         Returns:
             [N, ...], in x's dtype. The first time that images change, a warning is logged.
@@ -538,7 +539,7 @@ def _batch(x: Tensor) -> Tensor:
 
 
 def _constructed_radius(epsilon: Any) -> Any:
-    """Return the epsilon of a constructor: a float, [N], or float64 radii per element, at least two-dimensional."""
+    """Convert a constructor's epsilon to a float, to radii [N], or to float64 radii per element (at least 2-D)."""
     if np.ndim(epsilon) < 2:
         radius = radii("epsilon", epsilon)
         return radius if radius.dim() else radius.item()

@@ -45,8 +45,8 @@ class BatchAttack(AdversarialAttack):
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
-        epsilon: radius of the ball, a number or a tensor [N] with one radius per example; many attacks also take one
-            per element in linf, see ``AdversarialAttack``.
+        epsilon: radius of the ball, a number or a tensor [N] with one radius per example; in linf, many attacks also
+            take one radius per element, see ``AdversarialAttack``.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates).
         clip_min: smallest valid input value, see ``AdversarialAttack``.
         clip_max: largest valid input value.
@@ -131,7 +131,7 @@ class BatchAttack(AdversarialAttack):
             y: [N], integers, the labels.
             targeted: success means that the model predicts the target label, rather than any class other than y.
             target_labels: [N], integers, required with targeted=True, otherwise None.
-            epsilon: a number, [N] or radii per element, for this call; default: the attack's.
+            epsilon: radius for this call: a number, [N] or radii per element; default: the attack's epsilon.
             indices: [N], the index of each example in its data set, in [0, 2**32), which determines its random
                 numbers; default 0 … N - 1.
 

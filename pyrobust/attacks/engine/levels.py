@@ -113,7 +113,7 @@ class Levels:
     def values(self, levels: Tensor, like: Tensor) -> Tensor:
         """Return levels k as the loader's floats k·h, in ``like``'s dtype; may overwrite ``levels``.
 
-        Numerator and denominator are exact in that dtype, so the division is the only rounding.
+        The numerator and the denominator of k·h are exact in the loader's dtype, so the division is the only rounding.
         """
         levels = levels.to(self.dtype)
         if self.step.numerator != 1:
@@ -128,7 +128,8 @@ class Levels:
     def radius(self, norm: AttackNormName, epsilon: Tensor, budget: Tensor, coordinates: int) -> Tensor:
         """Return radii [N] of the balls for float iterates: the radii of the integer balls plus a margin for rounding.
 
-        linf: ⌊ε/h⌋·h, so that every point of the float ball rounds to a point of the integer ball.
+        In linf, the radius without the margin is ⌊ε/h⌋·h, so that every point of the float ball rounds to a point of
+            the integer ball.
         """
         if norm == "l0":
             return budget.double()
@@ -141,16 +142,16 @@ class Levels:
     ) -> Tensor:
         """Return the grid point that represents each iterate; a grid point in the ball represents itself.
 
-        In l2 and l1, rounding an iterate on the sphere to the nearest grid point often leaves the ball or removes small
-        perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
-        far as the integer ball requires. If the scale were slightly larger or the shift slightly smaller, the point
-        might leave the ball because several coordinates round up together. Then as many of these coordinates as fit
-        into the ball are rounded up, in the order of their indices. In l2, the resulting point has the largest inner
-        product with the perturbation among all points with the same sum of squared levels.
+        In l2 and l1, rounding an iterate on the sphere to the nearest grid point often takes it out of the ball or
+        removes small perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is
+        rounded, as far as the integer ball requires. At a slightly larger scale or a slightly smaller shift, several
+        coordinates might round up together and take the point out of the ball. In that case, as many of these
+        coordinates as fit into the ball are rounded up, in the order of their indices. In l2, the resulting point has
+        the largest inner product with the perturbation among all points with the same sum of squared levels.
 
         Args:
             norm: the norm of the ball.
-            x_adv: [B, ...], finite; non-finite values become levels in the clip range.
+            x_adv: [B, ...], finite; a NaN stays NaN.
             x: [B, ...], the clean images, on the grid; None to round without a ball.
             budget: [B], int64, see ``budgets``.
             final: put every point into the ball, even if its iterate is outside.
@@ -230,7 +231,7 @@ def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
 
 
 def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
-    """Sum of |v|^power over each row, float64; for whole v and a sum near a limit, the error is far below one half."""
+    """Return each row's sum of |v|^power, float64; the error is far below 1/2 for whole v and sums near the budget."""
     norm: Tensor = torch.linalg.vector_norm(v, power, dim=1, dtype=accuracy).double()  # in one pass
     return norm.square() if power == 2 else norm
 
@@ -288,7 +289,7 @@ def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tupl
 
 
 def _rounded(values: Tensor, parameter: Tensor, power: int, out: Tensor) -> Tensor:
-    """Write round(√q·u) for squared scales q [B] (l2), or round(u + t)₊ for shifts t [B] ≤ 1/2 (l1), to out."""
+    """Write to ``out``: round(√q·u) for squared scales q [B] (l2), or round(u + t)₊ for shifts t [B] ≤ 1/2 (l1)."""
     if power == 2:
         return torch.mul(values, parameter.sqrt().to(values.dtype).unsqueeze(1), out=out).round_()
     return torch.add(values, parameter.to(values.dtype).unsqueeze(1), out=out).round_().clamp_(min=0)

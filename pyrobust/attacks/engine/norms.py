@@ -54,7 +54,7 @@ class Norm(abc.ABC):
         """Project delta so that x plus the result is feasible, up to the rounding of this sum."""
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project examples that may be outside the clip range; ``nearest`` holds their nearest points inside.
+        """Project delta where x may lie outside the clip range; ``nearest`` holds the points of the range nearest to x.
 
         x is first moved to ``nearest``. The remainder of delta is then projected onto the ball around ``nearest`` whose
         radius is epsilon minus the distance moved, at least 0.
@@ -97,7 +97,7 @@ class Norm(abc.ABC):
         return ball.lower, ball.upper, None
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:
-        """Return the point x + delta, at any distance, rounded toward x and clipped."""
+        """Return the point x + delta, rounded toward x and clipped, but not projected onto the ball."""
         return add_perturbation(ball.x, delta, ball.lower, ball.upper)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
@@ -121,7 +121,7 @@ class Norm(abc.ABC):
 
 
 class _ProjectThenClip(Norm):
-    """A norm whose projection is one onto the ball, followed by clipping."""
+    """A norm whose projection is the projection onto the ball, followed by clipping."""
 
     @abc.abstractmethod
     def project_ball(self, delta: Tensor, epsilon: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class L2(_ProjectThenClip):
         return unit(gradient, _length(gradient))
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """A normal vector (Muller, 1959), scaled to length epsilon·u^(1/D)."""
+        """Draw a vector of normal variables (Muller, 1959), and scale it to length epsilon·u^(1/D)."""
         z = noise("gaussian", draw)[:, 0]
         z = unit(z, _length(z))
         return z.mul_(per_example(epsilon * _radius(noise, draw, z), z))
@@ -220,8 +220,8 @@ class L1(Norm):
     def direction(self, gradient: Tensor) -> Tensor:
         """Gradient divided by its largest coordinate; the projection makes the step sparse.
 
-        A step on few coordinates would stall, because the projection would take back from the other coordinates what
-        the step adds.
+        A step on only a few coordinates would stall, because the projection would take back from the other coordinates
+        what the step adds to these few.
         """
         return unit(gradient, gradient.abs().flatten(1).amax(1).double())
 
@@ -280,7 +280,7 @@ class L0(Norm):
         return torch.full_like(epsilon, width)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Move the coordinates with the largest |gradient| times distance moved to their ends of the clip range."""
+        """Move coordinates to their ends of the clip range: those with the largest |gradient|·distance to this end."""
         clean, epsilon, lower, upper = ball
         slope = gradient.nan_to_num(nan=0.0)
         room = torch.where(slope > 0, upper - clean, lower - clean) * (slope != 0)
@@ -327,7 +327,7 @@ def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
 
 
 def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
-    """Project examples within the clip range; None if an example is outside or a number is not finite."""
+    """Project the perturbations; return None if an example is outside the clip range or a number is not finite."""
     shape, x = ball.x.shape, ball.x.flatten(1)
     try:
         z = between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)

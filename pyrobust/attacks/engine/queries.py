@@ -69,8 +69,8 @@ class Queries:
 
         With a differentiable ``transform``, the logits are those of the model at transform(x).
 
-        The gradient of each example is multiplied by a positive factor, the same for all draws of an ``EOT``. The
-        factor scales the derivatives of the loss with respect to the logits (of the first draw) to size 1, so that the
+        The gradient of each example is multiplied by a positive factor, the same for all draws of an ``EOT``. In the
+        first draw, this factor scales the derivatives of the loss with respect to the logits to size 1, so that the
         gradient does not vanish where the loss is nearly flat.
         """
         logits, (value,), (gradient,) = self.gradients(x, [loss], transform)
@@ -82,7 +82,7 @@ class Queries:
         losses: Sequence[Callable[[Tensor], LogitLoss]],
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Return what ``gradient`` returns for several losses: one forward pass, and one backward pass per loss."""
+        """Run one forward pass, and one backward pass per loss; return what ``gradient`` returns, for all losses."""
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
         logits: list[Tensor] = []
         values: list[list[Tensor]] = [[] for _ in losses]

@@ -135,9 +135,9 @@ def state(default: Value, *, init: Literal[False] = False) -> Value:
 class Declared:
     """A class whose settings are declared with ``setting``, and whose constructor follows from them.
 
-    If a class declares settings and defines no ``__init__``, it gets one. This ``__init__`` runs that of the nearest
-    base class that defines one, assigns the settings in the order of their declaration, and calls ``_check_settings``
-    and ``_constructed``.
+    If a class declares settings and defines no ``__init__``, it gets a generated one. The generated ``__init__`` calls
+    the ``__init__`` of the nearest base class that defines one, assigns the settings in the order of their declaration,
+    and calls ``_check_settings`` and ``_constructed``.
     """
 
     #: Whether settings are passed by keyword only, if ``setting`` does not say.
@@ -214,7 +214,7 @@ def stored_settings(owner: Declared) -> dict[str, Any]:
 
 
 def option_settings(cls: type) -> dict[str, str]:
-    """Return the settings of a class that command-line options set: option → setting.
+    """Return the class's settings that have a command-line option, as a mapping: option → setting.
 
     >>> class Walk(Declared):
     ...     queries: int = setting(default=40, option="steps")
@@ -295,7 +295,7 @@ def _constructor(cls: type[Declared]) -> Callable[..., None]:
 
 
 def _field(parameter: inspect.Parameter) -> Any:
-    """The field of an argument."""
+    """Return the dataclass field for a parameter of the constructor."""
     default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
     return dataclasses.field(default=default, kw_only=parameter.kind is parameter.KEYWORD_ONLY)
 

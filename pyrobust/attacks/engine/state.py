@@ -156,8 +156,8 @@ class AttackState:
         """Return the points at which the model is queried for the iterates [B, ...]: grid points, if there is a grid.
 
         An iterate inside the ball is rounded to a point inside the ball. An iterate outside the ball (for example, from
-        another phase) is rounded to the nearest grid point. If there are more or fewer iterates than examples, each
-        iterate is rounded without regard to the ball.
+        a phase of APGD with a larger ball) is rounded to the nearest grid point. If there are more or fewer iterates
+        than examples, each iterate is rounded without regard to the ball.
         """
         if self.levels is None:
             return x_adv
@@ -180,7 +180,7 @@ class AttackState:
     def gradients(
         self, x_adv: Tensor, losses: Sequence[Callable[[Tensor], LogitLoss]]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Return the logits [B, K], and the values and gradients of several losses of them, with one forward pass."""
+        """Run one forward pass; return the logits [B, K], and the values and gradients of several losses."""
         return self.queries.gradients(self.snap(x_adv), losses)
 
     def place(self, delta: Tensor) -> Tensor:
@@ -188,15 +188,15 @@ class AttackState:
         return self.norm.place(delta, self.ball)
 
     def moved(self, delta: Tensor) -> Tensor:
-        """Return the point x + delta, at any distance, in the clip range."""
+        """Return the point x + delta, clipped to the clip range, but not projected onto the ball."""
         return self.norm.moved(delta, self.ball)
 
     def step(self, x_adv: Tensor, gradient: Tensor, step: Tensor) -> Tensor:
-        """Return the next iterate, a projected step of size step [B] along the gradient; may overwrite the gradient."""
+        """Return x_adv after a projected step of size ``step`` [B] along the gradient; may overwrite the gradient."""
         return self.norm.step(x_adv, gradient, step, self.ball)
 
     def start(self, draw: int) -> Tensor:
-        """Return the random start number ``draw`` of each example, in ball and clip range."""
+        """Return each example's random start with the number ``draw``, in ball and clip range."""
         return self.place(self.norm.start(self.noise, draw, self.epsilon))
 
     def noise(self, family: str, first: int, count: int = 1, shape: Sequence[int] | None = None) -> Tensor:
@@ -223,8 +223,8 @@ class AttackState:
         """Remove the examples for which x_adv fools the model; on a GPU, this happens a few steps later.
 
         Args:
-            verdict: [B], uint8, of ``logit_verdict``; a bool verdict may be given instead, whose True entries count as
-                ``CLOSE`` and are confirmed in batches of one.
+            verdict: [B], uint8, as returned by ``logit_verdict``. A bool verdict may be given instead: its True entries
+                count as ``CLOSE`` and are confirmed in batches of one.
             x_adv: [B, ...], the points that the verdict is about, inside ball and clip range; must not be changed
                 afterwards.
             tensors: [B, ...], the attack's other per-example tensors.

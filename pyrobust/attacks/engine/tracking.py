@@ -11,7 +11,7 @@ from .state import AttackState
 
 
 class Best:
-    """The iterate of highest loss of each example; the clean example while all losses are NaN.
+    """For each example, the iterate with the highest loss; the clean example while all losses are NaN.
 
     Attributes:
         x: [B, ...].
@@ -24,7 +24,7 @@ class Best:
         self.value = torch.full((len(state),), -torch.inf, dtype=torch.float64, device=state.x.device)
 
     def offer(self, value: Tensor, x_adv: Tensor, *, may_keep: bool = False) -> Tensor:
-        """Keep the iterates [B, ...] whose loss [B] rose; return a mask of these rows, bool [B].
+        """Keep the iterates [B, ...] whose loss [B] exceeds the best so far; return a mask of these rows, bool [B].
 
         With ``may_keep``, x_adv may be kept without a copy; the next offer then overwrites it.
         """

@@ -25,7 +25,7 @@ class CarliniWagner(ConstantSearch):
 
         ‖z − x‖₂² + c·max(z_y − max_{k≠y} z_k, −κ)   over w.
 
-    A binary search finds the constant c of each example: c grows tenfold until a point is adversarial, then is
+    A binary search finds the constant c of each example: c is multiplied by 10 until a point is adversarial, and then
     bisected. An example's descent for one constant ends when its objective has not fallen by 0.01 % over a tenth of the
     steps. Finally, secant steps between x and the nearest point shorten the perturbation.
 

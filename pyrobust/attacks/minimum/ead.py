@@ -75,7 +75,7 @@ class _Fista(Descent):
         return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
 
     def nearer(self, run: Nearest) -> Tensor:
-        """Which examples have a new nearer point: they are kept, since momentum may raise the objective for a while."""
+        """Return which examples have a new nearer point and thus stay: momentum may raise the objective for a while."""
         nearer = run.distance < self._before
         self._before = run.distance
         return nearer

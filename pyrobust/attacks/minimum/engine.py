@@ -83,9 +83,9 @@ class MinimumNormAttack(BatchAttack):
             indices: [N], see ``generate``.
             margin: move each point beyond the boundary, by at most 0.9 % of its distance, until no rounding can undo
                 its success. By the rule of ``pyrobust.correctness``, this is so once the compared logits differ by more
-                than √ε times the largest |logit|, where ε is the rounding unit of the model's arithmetic. In l0, with
-                margin=False, or if no sufficient move is found, a point fools the model in a batch of one, but need not
-                fool the model in a larger batch.
+                than √ε times the largest |logit|, where ε is the rounding unit of the model's arithmetic. In three
+                cases, a point fools the model in a batch of one, but need not fool the model in a larger batch: in l0,
+                with margin=False, and if no sufficient move is found.
 
         Returns:
             The points, and their exact distances.
@@ -166,7 +166,7 @@ class MinimumNormAttack(BatchAttack):
         return state.finish(point)
 
     def _retire_nearest(self, state: AttackState, nearest: Nearest) -> None:
-        """Retire the examples fooled by their nearest point; rounding may require to move it outward within epsilon."""
+        """Retire the examples fooled by their nearest point, moved outward within epsilon if rounding requires this."""
         l0 = self.norm == "l0"  # a longer perturbation of as many coordinates need not fool more reliably
         for certain in (True, False) if self._margin and not l0 else (False,):
             factors = self._certain_overshoots if certain else _OVERSHOOTS

@@ -37,16 +37,16 @@ def _overshoot(name: str, value: Any) -> float:
 class FAB(MinimumNormAttack):
     """Fast adaptive boundary attack (Croce and Hein, 2020, "Minimally distorted Adversarial Examples …").
 
-    At an iterate xₜ the decision boundary between y and a class c is approximated by the hyperplane on which
-    ``f(z) = z_c − z_y``, linearized at xₜ, is 0. With d₁ and d₂ the smallest steps to the hyperplane from xₜ and from x
-    within the clip range (``pyrobust.ops.hyperplane_step``), the next iterate is
+    At an iterate xₜ, the decision boundary between y and a class c is approximated by the hyperplane on which ``f(z) =
+    z_c − z_y``, linearized at xₜ, is 0. Let d₁ be the smallest step within the clip range from xₜ to this hyperplane,
+    and d₂ the smallest such step from x (``pyrobust.ops.hyperplane_step``). The next iterate is
 
         xₜ₊₁ = (1 − α)·(xₜ + η·d₁) + α·(x + η·d₂),   α = min(‖d₁‖ / (‖d₁‖ + ‖d₂‖), alpha_max).
 
-    If xₜ₊₁ is adversarial, the search continues from x + beta·(xₜ₊₁ − x). The final search takes secant steps on the
-    segment from x to the nearest adversarial point. FAB-T runs this search for one class c after the other: the
-    ``targets`` classes with the largest logits. With ``targets=None``, c is at every step the class whose hyperplane is
-    nearest. In a targeted attack, f is the target's logit minus the largest other logit.
+    If xₜ₊₁ is adversarial, the search continues from x + beta·(xₜ₊₁ − x). At its end, the search takes secant steps on
+    the segment from x to the nearest adversarial point. FAB-T repeats the whole search for one class c after the other:
+    for ``targets`` classes, those with the largest logits. With ``targets=None``, c is at every step the class whose
+    hyperplane is nearest. In a targeted attack, f is the target's logit minus the largest other logit.
 
     ``generate`` returns the nearest adversarial example found within epsilon, ``minimum`` the nearest at any distance.
 

@@ -55,9 +55,9 @@ def step_to_hyperplane(
 ) -> Tensor:
     """Find the smallest step that leads from x onto a hyperplane and ends in the box.
 
-    ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Each coordinate moves by some mᵢ ≥ 0 in the
-    direction that closes the gap; this reduces the gap by |wᵢ|·mᵢ. The capacity cᵢ of the coordinate is its distance to
-    the box's face in that direction. Then
+    The step is ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Each coordinate moves by some mᵢ
+    ≥ 0 in the direction that closes the gap; this reduces the gap by |wᵢ|·mᵢ. The capacity cᵢ of the coordinate is its
+    distance to the box's face in that direction. Then
 
     - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the reductions add up to the gap. This t is a
       root of a concave, piecewise linear function; Newton's method from t = 0 reaches it from below in finitely many

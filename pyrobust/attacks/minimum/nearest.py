@@ -25,7 +25,7 @@ _PROJECTIONS, _BEYOND = 2, 1.0005
 
 
 class Nearest:
-    """The nearest adversarial point of each example so far: x [B, ...] and distance [B], inf where none was found.
+    """Each example's nearest adversarial point so far, ``x`` [B, ...], and its ``distance`` [B], inf if there is none.
 
     ``source`` [B] is the index, within an ensemble, of the attack that found the point; ``attack`` is the index of the
     attack that is running.
@@ -38,7 +38,7 @@ class Nearest:
         self.source = torch.zeros_like(state.index)
 
     def reach(self, state: AttackState) -> Tensor:
-        """Return the radius [B] of the ball of random starts: the best distance, or the clip range's diameter.
+        """Return the radius [B] of the ball of random starts: the best distance, but at most the clip range's diameter.
 
         If values have no limit and no adversarial point is known, the radius is 0, so that the start is x itself.
         """
@@ -64,7 +64,7 @@ class Nearest:
         return distance
 
     def take(self, other: Nearest, rows: Tensor | None = None) -> None:
-        """Take the points of another search that are nearer; ``rows`` [n] says which examples that search was for."""
+        """Adopt another search's points where they are nearer; ``rows`` [n] lists the examples of that search."""
         distance, x_adv = other.distance, other.x
         if rows is not None:
             distance = torch.full_like(self.distance, math.inf).index_copy_(0, rows, distance)
@@ -72,7 +72,7 @@ class Nearest:
         self._keep(distance < self.distance, distance, x_adv)
 
     def tighten(self, state: AttackState) -> None:
-        """Project x onto the boundary near the points, then ``shorten``; in l0, undo changes that are not needed."""
+        """Project x onto the boundary near the points, then call ``shorten``; in l0, undo unneeded changes instead."""
         if not bool(self.distance.isfinite().any()):
             return
         if state.norm.name == "l0":
@@ -82,7 +82,7 @@ class Nearest:
             self.shorten(state)
 
     def shorten(self, state: AttackState) -> None:
-        """Take secant steps between x and the nearest adversarial point; keep those that are adversarial."""
+        """Take secant steps between x and the nearest adversarial point; keep the points that are adversarial."""
         loss = targeted_margin if state.targeted else margin
         low, high = state.x, self.x.clone()
         low_value, high_value = (loss(state.logits(point), state.y, state.y).value for point in (low, high))
@@ -100,7 +100,7 @@ class Nearest:
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
     def saturate(self, state: AttackState, gradient: Tensor) -> None:
-        """Move as few coordinates as needed to an end of the clip range, in decreasing order of gradient × distance.
+        """Move coordinates to an end of the clip range, as few as needed, in decreasing order of gradient × distance.
 
         The gradient [B, ...] is that of a function f that is positive where the model is fooled. The number of
         coordinates is minimal if f is linear.
@@ -115,7 +115,7 @@ class Nearest:
         put_rows(nearer, x_adv, self.x)
 
     def _project(self, state: AttackState) -> None:
-        """Linearize the boundary at the nearest adversarial point, and try the nearest point on it; repeat once."""
+        """Linearize the boundary at the nearest adversarial point; try the plane's point nearest to x; repeat once."""
         loss = targeted_margin if state.targeted else margin
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
@@ -136,7 +136,7 @@ class Nearest:
         self._fewest(state, delta, gain, self.distance.nan_to_num(posinf=0.0))
 
     def _fewest(self, state: AttackState, delta: Tensor, gain: Tensor, high: Tensor) -> None:
-        """Find by bisection how few changes of delta [B, ...] fool the model, at most high [B], by decreasing gain."""
+        """Bisect for the least k ≤ high [B] so that the k changes of delta [B, ...] of largest gain fool the model."""
         low = torch.zeros_like(high)
         for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()

@@ -25,8 +25,8 @@ class MinimumNorm(Tabular):
         norm: "linf", "l2", "l1" or "l0".
         forwards: rows pushed through the model.
         backwards: rows of all backward passes.
-        box: [...], float64, on the CPU: radii of an example's elements, the units of distances; None if all elements
-            share one unit.
+        box: [...], float64, on the CPU: the radius of each element of an example, which is its unit of distance; None
+            if all elements share one unit.
     """
 
     x_adv: Tensor
@@ -39,7 +39,7 @@ class MinimumNorm(Tabular):
     box: Tensor | None = None
 
     def robust_accuracy(self, epsilon: float) -> float:
-        """Share of the examples without an adversarial example within epsilon; NaN without examples.
+        """Return the share of examples that have no adversarial example within epsilon; NaN if there are no examples.
 
         >>> import torch
         >>> found = torch.tensor([0.0, 0.25, torch.inf], dtype=torch.float64)

@@ -23,7 +23,7 @@ _NEARER = 0.3
 
 
 class Sampling(MinimumNormAttack):
-    """Random search for the nearest adversarial point, which covers the ball if an input has few coordinates.
+    """Random search for the nearest adversarial point; the search covers the ball if an input has few coordinates.
 
     First, points are drawn uniformly from a ball around x. Its radius is the distance of the nearest adversarial point
     so far, so the ball shrinks with each success. These points find boundaries to which no gradient at x leads. Then
@@ -80,7 +80,7 @@ class Sampling(MinimumNormAttack):
 
 
 def _in_blocks(noise: Noise) -> Noise:
-    """Return noise that begins at number _FIRST and is drawn in blocks; each number may be used once."""
+    """Return noise that counts draws from _FIRST on and makes them in blocks; each number may be used only once."""
     blocks: dict[tuple[str, tuple[int, ...] | None], tuple[int, Tensor]] = {}
 
     def draw(family: str, number: int, shape: tuple[int, ...] | None = None) -> Tensor:

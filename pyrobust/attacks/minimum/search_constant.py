@@ -1,4 +1,4 @@
-"""The search, shared by Carlini and Wagner's attack and EAD, for the constant that weights success against distance."""
+"""The search for the constant that weights success against distance, shared by Carlini and Wagner's attack and EAD."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Descent(abc.ABC):
     def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
         """Take a step.
 
-        The margin's gradient [B, ...] is multiplied by ``active`` [B]: c, or 0 if the confidence κ is attained.
+        ``gradient`` [B, ...] is the margin's gradient. The step multiplies it by ``active`` [B], which is c, or 0 if
+        the confidence κ is attained.
         """
 
     @abc.abstractmethod
@@ -62,7 +63,7 @@ class Descent(abc.ABC):
         """Keep these rows [n] of every tensor."""
 
     def nearer(self, run: Nearest) -> Tensor | None:
-        """Which examples of the batch stay because a nearer point was found; None if only the objective decides."""
+        """Whether examples of the batch stay because a nearer point was found; None if only the objective decides."""
         return None
 
     def last(self) -> tuple[Tensor, ...]:
@@ -99,7 +100,7 @@ class ConstantSearch(MinimumNormAttack):
         nearest.take(run)
 
     def _descend(self, state: AttackState, run: Nearest, constant: Tensor) -> Tensor:
-        """Take the steps for one constant [B]; return which examples were fooled, bool [B]."""
+        """Take the steps for the constants [B], one for each example; return which examples were fooled, bool [B]."""
         loss = targeted_margin if state.targeted else margin
         fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
         rows, active = torch.arange(len(state), device=state.x.device), state
@@ -133,7 +134,7 @@ class ConstantSearch(MinimumNormAttack):
 
 
 def _offer(subset: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
-    """Record the points [B, ...] that fool the model and are nearer than a run's rows [B]; return the distances."""
+    """Record in a run's rows [B] the points [B, ...] that fool the model and are nearer; return the distances."""
     nearest = Nearest(subset)
     distance = nearest.offer(subset, fooled, x_adv)
     run.take(nearest, rows)

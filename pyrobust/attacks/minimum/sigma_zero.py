@@ -23,11 +23,10 @@ class SigmaZero(MinimumNormAttack):
     """The σ-zero attack (Cinà, Villani, Pintor, Schönherr, Biggio and Pelillo, 2025), l0.
 
     Adam, with the gradient divided by its largest coordinate, minimizes max(z_y − max_{k≠y} z_k, 0) + (1/D)·Σ δᵢ² /
-    (δᵢ² + σ), where the second term approximates ‖δ‖₀ / D. The point x + δ stays in the clip range. After each step
-    coordinates with
-    |δᵢ| < τ are zeroed; τ grows by ``threshold_step`` times the step size at an adversarial point and falls by that
-    amount otherwise. The step size falls along a cosine to 10 % of its first value. Finally, unneeded changes are
-    removed.
+    (δᵢ² + σ), where D is the number of coordinates and the second term approximates ‖δ‖₀ / D. The point x + δ stays in
+    the clip range. After each step, coordinates with |δᵢ| < τ are zeroed. At an adversarial point, τ grows by
+    ``threshold_step`` times the step size; otherwise, τ falls by that amount. The step size falls along a cosine to 10
+    % of its first value. Finally, unneeded changes are removed.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -19,8 +19,8 @@ class SuperDeepFool(DeepFool):
     """SuperDeepFool, SDF(∞, 1) (Abdolahpourrostam, Abroshan and Moosavi-Dezfooli, 2024).
 
     At the nearest point of a smooth boundary, the boundary's normal is parallel to the perturbation; DeepFool, however,
-    stops wherever it crosses the boundary. From the point x̃ that DeepFool reaches, with f the largest other logit
-    minus the logit of y, the next iterate is
+    stops wherever it crosses the boundary. Let x̃ be the point that DeepFool reaches, and f the largest other logit
+    minus the logit of y. The next iterate is
 
         x ← x₀ + ((x̃ − x₀)·∇f(x̃) / ‖∇f(x̃)‖²) ∇f(x̃),
 

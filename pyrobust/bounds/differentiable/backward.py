@@ -27,9 +27,9 @@ from pyrobust.ops.relaxation import relax_coefficients
 def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], rows: Tensor, *, stop: bool) -> Tensor:
     """Return lower bounds [B, S] of rows [B or 1, S, K] times the output.
 
-    The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine
-    node is substituted, and an activation is replaced by a linear lower bound of the coefficient times its value. The
-    coefficients of the input are concretized on its box.
+    The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input. An affine
+    node is substituted. For an activation, the coefficient times the activation's value is replaced by a linear lower
+    bound. Finally, the coefficients of the input are concretized on its box.
 
     Args:
         order: all nodes, each after its inputs; the last is the output.
@@ -83,7 +83,7 @@ def _concretize(a: Tensor, box: CenteredRange) -> Tensor:
 
 
 def _times(a: Tensor, z: Tensor) -> Tensor:
-    """Return Σ a·z over the elements of each example: a [B or 1, S, n], z [B, ...]."""
+    """Return Σ a·z over the elements of each example: ``a`` is [B or 1, S, n], and ``z`` is [B, ...]."""
     return (a @ flattened(z).unsqueeze(2)).squeeze(2)
 
 
@@ -163,7 +163,7 @@ def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tens
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: CenteredRange) -> tuple[Tensor, list[Tensor]]:
-    """Bound a maximum by the element of the largest lower bound; from above, by a constant if others may exceed it."""
+    """Bound a maximum by its element of largest lower bound; from above, by a constant if others may exceed it."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)
@@ -182,7 +182,7 @@ def _through_maximum(node: MaxPool, a: Tensor, z: CenteredRange) -> tuple[Tensor
 
 
 class _Shape(NamedTuple):
-    """Sizes of a convolution; ``rest`` counts the last rows and columns of its input, which no window reaches."""
+    """Sizes of a convolution; ``sides`` counts the last rows and columns of its input that no window reaches."""
 
     sides: tuple[int, int]
     stride: tuple[int, int]
@@ -192,14 +192,14 @@ class _Shape(NamedTuple):
 
 
 def _concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """Return the minimum of a·z over a box, [B, S]: a [B or 1, S, n], center and radius [B, n]."""
+    """Return the minimum of a·z over a box, [B, S]; ``a`` is [B or 1, S, n], ``center`` and ``radius`` are [B, n]."""
     # torch does not annotate this method
     result: Tensor = _Concretize.apply(a, center, radius)  # type: ignore[no-untyped-call]  # torch has no types
     return result
 
 
 def _through_convolution(a: Tensor, weight: Tensor, bias: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
-    """Return a convolution's input coefficients [B, S, C, H, W] and the constant [B, S], given a [B, S, O, h, w]."""
+    """Return input coefficients [B, S, C, H, W] and constant [B, S] of a convolution; ``a`` is [B, S, O, h, w]."""
     # torch does not annotate this method
     out, constant = _ThroughConvolution.apply(a, weight, bias, shape)  # type: ignore[no-untyped-call]  # torch has no types
     return out, constant

@@ -43,7 +43,7 @@ def uses_batch_last(z: Tensor) -> bool:
 def affine_intervals(
     center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None, slope: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the center W·center + b and radius |W|·radius of v = W·z + b; with a slope, of max(v, slope·v).
+    """Return the center W·center + b and radius |W|·radius of v = W·z + b; with a slope, those of max(v, slope·v).
 
     A radius that all examples share, such as the radius of the input's ball, is propagated only once.
 
@@ -123,7 +123,7 @@ def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tens
 
 
 def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
-    """Return the coefficients [B, S, C, H, W] of a convolution's input, and the constant [B, S], from its output's.
+    """Return input coefficients [B, S, C, H, W] and constant [B, S] of a convolution, from its output coefficients.
 
     ``a`` is [B, S, O, h, w], and ``bias`` is [O].
 
@@ -144,16 +144,16 @@ def _inward(z: Tensor) -> Tensor:
 
 
 def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a as [n, S, B], center as [n, B] and radius as [n, B or 1]."""
+    """Return ``a`` as [n, S, B], ``center`` as [n, B] and ``radius`` as [n, B or 1]."""
     rows = flattened(a, 2).expand(len(center), -1, -1).permute(2, 1, 0)
     return rows, flattened(center).t(), flattened(radius).t()
 
 
 class _AffineIntervals(torch.autograd.Function):
-    """Intervals of an affine map, which compute |W| once, and the gradient of the box only if it is needed.
+    """Intervals of an affine map; |W| is computed once, and the gradient of the box only if it is needed.
 
-    The changes of layout and the ReLU are included, because each step that autograd records costs as much as the
-    product of a small layer.
+    This function includes the changes of layout and the ReLU, because each step that autograd records costs as much as
+    the product of a small layer.
     """
 
     # no setup_context, because torch would then inspect the signature at every call

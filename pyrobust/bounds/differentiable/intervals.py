@@ -94,7 +94,7 @@ def intervals(order: Sequence[Node], box: CenteredRange, wanted: Collection[Node
 
 
 def _only_relu(node: Node, readers: list[Node]) -> bool:
-    """Whether an affine map is fused with the leaky ReLU that alone reads it."""
+    """Whether a node is an affine map that only a leaky ReLU reads, so that the two are fused."""
     reads = len(readers) == 1 and isinstance(readers[0], Activation) and differentiable_of(readers[0]).kernels
     return reads and isinstance(node, Linear | Conv2d)
 

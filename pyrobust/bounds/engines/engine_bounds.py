@@ -53,7 +53,7 @@ class EngineBounds:
         return cls.by(method, lower, -lower)
 
     def store(self, rows: slice, other: EngineBounds) -> None:
-        """Store the bounds of the sets in ``rows``."""
+        """Store the bounds ``other`` as those of the sets in ``rows``."""
         self._own_numbers()
         for field in dataclasses.fields(self):
             vars(self)[field.name][rows] = vars(other)[field.name].cpu()

@@ -81,7 +81,7 @@ class LibraryProducts:
         self.largest = max((max(node.size, node.inputs[0].size) for _, node, _ in layers), default=1)
 
     def chosen(self) -> bool:
-        """Whether the library computes the products of this network now."""
+        """Whether, under the current settings, the library computes the products of this network."""
         work = [layer.work for layer in self._layers.values()]
         return (
             bool(work)
@@ -93,7 +93,7 @@ class LibraryProducts:
 
     @property
     def least(self) -> int:
-        """Return the number of multiplications per example from which on interval bounds of a layer use oneDNN."""
+        """The least number of multiplications per example at which interval bounds of a layer use oneDNN."""
         return _SMALL
 
     @contextlib.contextmanager
@@ -103,7 +103,7 @@ class LibraryProducts:
             yield
 
     def __call__(self, i: int, product: int, operand: _Floats, *channels: int) -> _Floats:
-        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse in the backward pass.
+        """Compute a `LayerProduct` of layer i: [batch, inputs] → [batch, outputs], or the reverse in the backward pass.
 
         ``channels`` is the half-open range of channels that the product uses; empty for all channels.
         """
@@ -140,7 +140,7 @@ class _Layer:
         return not bool(((sizes > 0) & (sizes < torch.finfo(sizes.dtype).smallest_normal)).any())
 
     def _block(self, magnitude: bool, *channels: int) -> Tensor:
-        """The weights or their magnitudes, of all input channels or some of them, in the library's form."""
+        """Return the weights or their magnitudes, for all input channels or some of them, in the library's layout."""
         key = (int(magnitude), *channels)
         if key not in self._blocks:
             weight = self.weight[:, slice(*channels)] if channels else self.weight

@@ -149,7 +149,7 @@ class Engine:
 
     @functools.cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Elements per example: of all nodes, of the largest, and held at once by a full or a shorter backward pass.
+        """Elements per example: all, of the largest node, and held at once by a full and by a shorter backward pass.
 
         The shorter pass stops at the first nonlinear functions, or at layers above them where this loses nothing.
         """
@@ -165,7 +165,7 @@ class Engine:
 
     @functools.cached_property
     def _lists(self) -> int:
-        """Bytes of the lists of products of convolutions, which each thread reuses for later tiles."""
+        """Bytes of the lists of products of all convolutions; each thread has lists and reuses them for later tiles."""
         convs = [node for node in in_order(self._output) if isinstance(node, Conv2d)]
         kernels = [math.prod(node.weight.value().shape[2:]) for node in convs]
         return sum(8 * k * node.size + 16 * node.inputs[0].size for k, node in zip(kernels, convs, strict=True))
@@ -183,7 +183,7 @@ class Engine:
         )
 
     def _memory(self, packed: Packed, rows: Rows, query: Query, norm: str, *, few: bool = True) -> tuple[int, int]:
-        """Return (bytes of all threads, bytes of an example), without a library; few: at most _FEW sets a thread."""
+        """Return (bytes of all threads, bytes of an example), without a library; few: at most _FEW sets per thread."""
         item, intervals = packed.item, rows is None and not query.bounding.to_input
         row_numbers = self._output.size * (rows.shape[-2] if isinstance(rows, Tensor) else 1)
         lanes = _VECTOR // item

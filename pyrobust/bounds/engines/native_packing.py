@@ -228,7 +228,7 @@ def has_offset(node: Node) -> bool:
 
 
 def _slopes_below(node: Activation, row: ActivationRow) -> tuple[_Doubles, _Doubles] | None:
-    """Return the least and largest slope below zero of each element; None without one, or if slopes nearly overflow."""
+    """Return each element's least and largest slope for z < 0; None if there are none, or if slopes nearly overflow."""
     if row.slopes_below is None:
         return None
     least, most = (slopes.expand(1, *node.shape).flatten().numpy() for slopes in row.slopes_below(node))
@@ -261,7 +261,7 @@ def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
 
 
 def _joined(before: Rounded, scale: Rounded, shift: Rounded) -> tuple[Rounded, npt.NDArray[np.float64]]:
-    """Return the constant term of scale·(z + before) + shift, and how much larger its terms are in magnitude."""
+    """Return the constant c of scale·(z + before) + shift, and by how much the sum of its |terms| exceeds |c|."""
     product = scale.value * before.value
     value = product + shift.value
     size = np.abs(product) + np.abs(shift.value)

@@ -109,7 +109,7 @@ class Watch:
             raise self.interrupt
 
     def finish(self, examples: int) -> None:
-        """Count the examples of a run that has ended as done."""
+        """Count as done the examples of a run that has ended."""
         self._before += examples
         self._show(self._before / max(1, self._examples))
 

@@ -58,7 +58,7 @@ class Work:
         return total
 
     def rows(self, method: Method, norm: str, count: int) -> list[float]:
-        """Return the most rows that start at each layer if ``count`` functions of the output are bounded."""
+        """Return the largest number of rows that start at each layer if ``count`` output functions are bounded."""
         steps = self._steps
         result = [0.0] * len(steps)
         analysis = Analysis(steps, len(steps) - 1)
@@ -73,7 +73,7 @@ class Work:
 
 
 def _planes(node: Node) -> tuple[int, int]:
-    """Height and width of a node's planes; for a vector, of the planes that it is treated as."""
+    """Return the height and width of a node's planes; a vector is treated as one plane of height 1."""
     return (node.shape[1], node.shape[2]) if len(node.shape) == 3 else (1, math.prod(node.shape))
 
 
@@ -89,7 +89,7 @@ def _products(node: Node, elements: int) -> float:
 
 
 def _reached(node: Node, window: tuple[int, int], planes: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of the window of an input, with these planes, that is read by a window of the node."""
+    """Return the height and width of the window that a window of the node reads in an input with these planes."""
     if isinstance(node, Conv2d):
         kernel = node.weight.shape[2:]
         ends = [

@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
-    """Map each wanted node, and each node that it needs, to the nodes that read it, one entry for each read.
+    """Map each wanted node, and each node that a wanted node needs, to its readers, with one entry for each read.
 
     Args:
         order: all nodes, each after its inputs.
@@ -94,9 +94,9 @@ def origin(node: Node) -> Origin:
 
 
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
-    """Find, for each element, the first element that equals it or its negative for every input: index and sign (±1).
+    """Find, for each element, the first one that is equal or opposite to it for every input: index and sign (±1).
 
-    Only gathered elements are compared, and sums and differences of two elements. If no two elements are equal or
+    Only gathered elements, and sums and differences of two elements, are compared. If no two elements are equal or
     opposite, the result is None. The deployed forward pass rounds equal and opposite elements in the same way.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
@@ -122,10 +122,10 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
-    """Find the nodes that compute a weighted sum of squares, from the sum down to the squares, and the squared node.
+    """Find the nodes from a weighted sum of squares down to the squares, and the node whose elements are squared.
 
-    None unless the node is such a sum and its weights and shifts are ≥ 0. A ReLU among the nodes leaves the values,
-    which are ≥ 0, unchanged.
+    The result is None unless the node is such a sum and its weights and shifts are ≥ 0. A ReLU may be among the nodes:
+    it leaves the values, which are ≥ 0, unchanged.
     """
     chain = []
     while not (isinstance(node, Activation) and _power(node) == 2):
@@ -143,7 +143,7 @@ def squares_below(node: Node) -> tuple[list[Node], Node] | None:
 
 
 def _power(node: Activation) -> float | None:
-    """The exponent of a power."""
+    """Return the exponent of a power, a square or a square root; None for another function."""
     return node.parameters[0] if node.function == "power" else {"square": 2.0, "sqrt": 0.5}.get(node.function)
 
 
@@ -200,7 +200,7 @@ class Analysis:
         fused: for each layer, whether it is affine and its only reader is an activation, which then includes the
             rounding errors of the affine layer.
         affine_in_input: for each layer, whether it is an affine function of the network's input.
-        ends_affine_part: for each layer, whether it is affine in the input, and is the output or is read by a layer
+        ends_affine_part: for each layer, whether it is affine in the input and either is the output or has a reader
             that is not affine in the input.
     """
 
@@ -233,7 +233,7 @@ class Analysis:
         return [_largest(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
-        """Like ``repeats``, but the reads of a layer that occurs several times among the inputs are added up."""
+        """Return ``repeats``, but with the reads of an element added up over all inputs that are the same layer."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
             return self.repeats(i)

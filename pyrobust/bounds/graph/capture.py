@@ -2,8 +2,8 @@
 
 The module is traced in evaluation mode. The traced batch has two examples, so that operations that mix examples are
 detected. Before the graph is used, its values are compared with the module's values on the example and on random
-inputs. The comparison uses batches of one row, three rows, many rows and the example's batch size, repeated runs,
-gradients, and inputs far outside [0, 1].
+inputs. The comparison covers batches of one row, three rows, many rows and the example's batch size, repeated runs, a
+run with gradients enabled, and inputs far outside [0, 1].
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_cached_parameters() -> Iterator[None]:
-    """Leave ``parametrize.cached()``: its values may be outdated, and it would keep values of the trace."""
+    """Suspend ``parametrize.cached()``: its values may be outdated, and it would keep values of the trace."""
     before = parametrize._cache_enabled, parametrize._cache
     parametrize._cache_enabled, parametrize._cache = 0, {}
     try:
@@ -213,7 +213,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
 
 
 def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raise ModelError if graph and module differ on this example, which the module may refuse."""
+    """Raise ModelError if graph and module differ on this example; do nothing if the module refuses the example."""
     if not len(example):
         return
     try:
@@ -226,7 +226,7 @@ def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
 
 
 def _evaluated(output: Node, example: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Return the graph's outputs, the roundoff of its largest value, and its largest tensor's elements per example."""
+    """Return the graph's outputs, the roundoff of its largest value, and its largest tensor's size per example."""
     with torch.no_grad():
         values = forward_all(output, example)
     # Infinite or NaN intermediate values come from large or NaN parameters, and give no tolerance.
@@ -375,7 +375,7 @@ class _Translation:
         raise ModelError("model: expected an output, got none")
 
     def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]], set[fx.Node]]:
-        """Find calls that end a pattern of ``COMPOSITES``, with operand, rule and numbers, and the calls inside it."""
+        """Match ``COMPOSITES``: map each match's last call to (operand, rule, numbers), and collect its other calls."""
         ends: dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]] = {}
         replaced: set[fx.Node] = set()
         inputs = set(self.program.graph_signature.user_inputs)
@@ -391,7 +391,7 @@ class _Translation:
         return ends, replaced
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name of the placeholder, tensor) for the module's own parameters, which are not copies."""
+        """Yield (name of the placeholder, tensor) for the module's parameters; the tensors are its own, not copies."""
         signature = self.program.graph_signature
         named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         named.update(self.model.named_buffers(remove_duplicate=False))
@@ -469,7 +469,7 @@ def _call_text(call: fx.Node) -> str:
 
 
 def _own_name(name: str) -> str:
-    """Return the name in the model of a module, parameter or buffer, from its name in ``_Classifier``."""
+    """Return the name that a module, parameter or buffer has in the model, given its name in ``_Classifier``."""
     return name.removeprefix("model").removeprefix(".")
 
 
@@ -509,7 +509,7 @@ def _is_node(value: Any) -> bool:
 
 
 def _check_in_place(value: Any) -> Any:
-    """Return the value; raise its error if the first dimension of its elements is not the batch."""
+    """Return the value, but raise the error of ``Displaced`` elements, whose first dimension is not the batch."""
     if isinstance(value, Displaced):
         raise value.error
     return value

@@ -72,7 +72,7 @@ class Constant:
 
     @functools.cached_property
     def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
-        """List every computation behind the value once, after its operands, with the places of these operands."""
+        """List each computation behind the value once, operands first, with its operands' positions in the list."""
         offsets: dict[Constant, int] = {}
         schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         stack = [self]
@@ -90,7 +90,7 @@ class Constant:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Constant:
-        """Return the exact floats of a tensor as a constant; they are read when ``exact`` or ``enclosure`` is used.
+        """Return a tensor's exact floats as a constant; they are read when ``exact`` or ``enclosure`` is first used.
 
         Raises:
             ModelError: an element is NaN or infinite (raised at that first use).
@@ -100,7 +100,7 @@ class Constant:
 
     @classmethod
     def evaluated(cls, function: Callable[..., Tensor], operands: Sequence[Constant]) -> Constant:
-        """Return a function of constants whose float result counts as a parameter of the real network."""
+        """Return the float result of a function of constants, which counts as a parameter of the real network."""
         constant = cls(function, lambda: enclosure(), tuple(operands), lambda: exact())
         enclosure, exact = _frozen(constant.value)
         constant.is_evaluated = True
@@ -112,7 +112,7 @@ class Constant:
 
     @classmethod
     def arranged(cls, move: Callable[..., Tensor], constants: Sequence[Constant]) -> Constant:
-        """Return the numbers of several constants, and zeros, as ``move`` arranges them."""
+        """Return the numbers of several constants as ``move`` arranges them; it may insert zeros."""
 
         def enclosure() -> Enclosure:
             lower, upper = zip(*(constant.enclosure() for constant in constants), strict=True)
@@ -149,7 +149,7 @@ class Constant:
 
 
 def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Callable[[], Tensor]]:
-    """Return functions (enclosure, exact) of the values that a tensor has when either is called first."""
+    """Return (enclosure, exact), functions that keep the values that a tensor has at the first call of either."""
 
     @functools.cache
     def exact() -> Tensor:
@@ -168,7 +168,7 @@ def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Calla
 
 
 def _computed(compute: Callable[..., Tensor], interval: Callable[..., Enclosure], *operands: Constant) -> Constant:
-    """Return a result of arithmetic; its enclosure contains the model's value, so it serves both semantics."""
+    """Return a result of arithmetic; its enclosure also contains the model's value, and so serves both semantics."""
 
     @functools.cache
     def enclosure() -> Enclosure:

@@ -93,14 +93,14 @@ class Gather(Node):
 class Sort(Gather):
     """Sorts disjoint pairs in ascending order: element i is the smaller or larger of a pair in the last input.
 
-    The last input holds the elements. Of a pair a and b, the other inputs hold the smaller element, a − relu(a − b),
-    and the larger one, b + relu(a − b). The node gathers its elements from the inputs, so that linear bounds pass
+    The last input holds the elements. For each pair (a, b), the other two inputs hold the smaller element, a − relu(a −
+    b), and the larger one, b + relu(a − b). The node gathers its elements from the inputs, so that linear bounds pass
     through these two formulas. The pairs also give the node's range, which is often smaller than the range of the two
-    formulas. Its Lipschitz constant is 1, because sorting increases no distance in any p-norm.
+    formulas. The node's Lipschitz constant is 1, because sorting increases no distance in any p-norm.
 
     Attributes:
-        pairs: int64 [size, 2]: for each element, the indices in the last input of the two elements that are compared;
-            if the element is not compared, its own index twice.
+        pairs: int64 [size, 2]: for each element, the two elements that are compared, as indices into the last input; if
+            the element is not compared, its own index twice.
         larger: bool [size], whether the element is the larger of its pair.
     """
 

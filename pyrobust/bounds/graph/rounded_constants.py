@@ -1,4 +1,4 @@
-"""Constants in an engine's floats, with their distances from the exact values."""
+"""Constants rounded to the float type of an engine, with their distances from the exact values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCALE_ROUNDINGS = 8
 
 
 class Rounded(NamedTuple):
-    """A constant in an engine's floats, and its distance from the exact value."""
+    """A constant rounded to the float type of an engine, and its distance from the exact value."""
 
     value: _Doubles  # float32 or float64 numbers
     error: _Doubles  # at least |exact - value|
@@ -39,7 +39,7 @@ def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: f
 
 
 def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], float]:
-    """Return the weights of a node in floats of a dtype, and their largest relative error.
+    """Return the weights of a node, rounded to a dtype, and their largest relative error.
 
     Raises:
         ModelError: a weight has no relative error, because it is zero but not exactly known.

@@ -72,8 +72,8 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
     The constants of the layers are multiplied along paths and added where paths meet. In l2, the constants of linear
     and convolution layers come from Gram iteration (Delattre et al., 2023), with the true zero padding of convolutions;
     in l∞ and l1 they are exact up to rounding. For a deep net, the product of the constants is far larger than any
-    observed slope (``lower``). For a single example, it proves a smaller radius than ``BoundedModel.certified_radius``
-    does with another method.
+    observed slope (``lower``). For a single example, the bound proves a smaller radius than
+    ``BoundedModel.certified_radius`` does with another method.
 
     Args:
         model: a module with outputs of any shape, bounded in evaluation mode, see ``BoundedModel``.
@@ -106,10 +106,10 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
 
 
 class LipschitzEngine:
-    """An engine, on the CPU, that bounds outputs over balls from the output at the center and a Lipschitz constant.
+    """An engine, on the CPU, whose bounds over a ball follow from the output at its center and a Lipschitz constant.
 
     Args:
-        output: the graph.
+        output: output node of the graph.
     """
 
     def __init__(self, output: Node) -> None:

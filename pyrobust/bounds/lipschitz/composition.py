@@ -53,8 +53,8 @@ class LayerNorm:
 class Constants:
     """Bounds of |f(x) − f(x′)| / |x − x′| in one norm for every node of a graph.
 
-    - ``Linear`` and ``Conv2d``: the operator norm. A ``Scale`` before or after them is multiplied into the weights, if
-      it has one factor per channel or the layer is linear, because ‖D·W‖ ≤ ‖D‖·‖W‖.
+    - ``Linear`` and ``Conv2d``: the operator norm. A ``Scale`` before or after such a layer is multiplied into its
+      weights, if the scale has one factor per channel or the layer is a ``Linear``, because ‖D·W‖ ≤ ‖D‖·‖W‖.
     - ``Scale``: the largest |scale|.
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: in l∞, the largest constant of its inputs. In l2 and l1, the constant follows from ‖out‖₂² ≤ Σ
@@ -66,8 +66,8 @@ class Constants:
       l2 norms of disjoint windows.
     - ``Sort``: 1, because sorting never increases the distance of two tuples (Anil, Lucas and Grosse, 2019).
     - ``MaxPool``: for two inputs with differences dᵢ, the maxima of a window differ by at most the largest |dᵢ| in the
-      window, so the constant is 1 in l∞. If an element is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², so it
-      is √r in l2, and r in l1.
+      window, so the constant is 1 in l∞. If an element is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², so the
+      constant is √r in l2, and r in l1.
     - ``Activation``: the largest absolute slope.
 
     Args:
@@ -91,7 +91,7 @@ class Constants:
             self.value[node] = math.inf if node in folded else self._of(node)
 
     def of(self, node: Node) -> float:
-        """Return the constant of a node as a function of the input."""
+        """Return the constant of the map from the network's input to a node."""
         return self.value[node]
 
     def _of(self, node: Node) -> float:
@@ -264,7 +264,7 @@ def _reads(node: Gather) -> dict[Node, Tensor]:
 
 
 def _opposite_relu(node: Node, others: Iterable[Node]) -> Node | None:
-    """Return relu(−z) if it is among the others, for a node relu(z)."""
+    """Return the node relu(−z) among the others, if ``node`` is relu(z); None if there is no such node."""
     return next(
         (other for other in others if _is_relu(node) and _is_relu(other) and _negates(other.inputs[0], node.inputs[0])),
         None,
@@ -285,7 +285,7 @@ def _negates(node: Node, z: Node) -> bool:
 
 
 def _most_windows(node: MaxPool) -> int:
-    """Return the largest number of windows that contain one element; several places in a window count once."""
+    """Return the largest number of windows that share one element; several places in a window count once."""
     order = node.windows.sort(1).values
     again = torch.zeros_like(order, dtype=torch.bool)
     again[:, 1:] = order[:, 1:] == order[:, :-1]
@@ -310,7 +310,7 @@ def _per_channel(scale: Weights) -> Weights | None:
 
 
 def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
-    """Return the factors of a layer's outputs in the shape of its weights."""
+    """Return the factors by which a scale multiplies a layer's outputs, in a shape that broadcasts to the weights."""
     if isinstance(layer, Linear):
         return Weights(scale.middle.reshape(-1, 1), scale.radius.reshape(-1, 1))
     channels = _per_channel(scale)

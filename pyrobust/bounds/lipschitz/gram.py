@@ -43,7 +43,7 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
 
     Args:
         batches: each [B, m, n], float64.
-        tolerance: stop at upper ≤ (1 + tolerance)·lower, or after a fixed number of steps.
+        tolerance: the iteration stops at upper ≤ (1 + tolerance)·lower, or after a fixed number of steps.
         floor: estimated lower bound of the result; matrices with smaller norms take no further steps.
 
     Returns:

@@ -136,7 +136,7 @@ def _conv_spectral_norm(node: Conv2d, weight: Tensor) -> float:
 
 
 def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
-    """Return the exact matrix of each group's convolution, [groups, outputs, inputs]: its outputs for unit images."""
+    """Return each group's exact convolution matrix, [groups, outputs, inputs]; columns are outputs for unit images."""
     channels, height, width = node.inputs[0].shape
     inputs = channels // node.groups * height * width
     units = torch.eye(inputs, dtype=torch.float64).view(inputs, channels // node.groups, height, width)
@@ -163,9 +163,9 @@ def _power_iteration(node: Conv2d, weight: Tensor) -> float:
 def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
     """Return an upper bound of the norm, from the convolution on a torus so large that no output wraps around.
 
-    The zero-padded convolution's matrix is a submatrix of the matrix on the torus, so its norm is no larger. The matrix
-    on the torus is unitarily similar to the block-diagonal matrix of its symbols, one small matrix per frequency
-    (Sedghi, Gupta and Long, 2019). Its norm is therefore the largest norm of a symbol.
+    The matrix of the zero-padded convolution is a submatrix of the matrix on the torus, so the norm on the torus is no
+    smaller. The matrix on the torus is unitarily similar to the block-diagonal matrix of its symbols, one small matrix
+    per frequency (Sedghi, Gupta and Long, 2019). The norm on the torus is therefore the largest norm of a symbol.
     """
     bracket = spectral_norms(_symbols(node, weight), floor=floor)
     terms = weight.shape[2] + weight.shape[3]
@@ -178,13 +178,14 @@ def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
 def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
     """Yield the symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of the torus's frequencies, in batches [B, 2·O/g, 2·C'/g].
 
-    Along each axis, the positions are grouped into blocks of s elements, where s is the stride; a step then moves by
-    one block. The s phases of the input along each axis become channels, C' in total. Output i reads the element at i·s
-    + t for kernel offset t; this element has phase t mod s in block i + ⌊t/s⌋. If the kernel has Q offsets in units of
-    blocks, a torus of (outputs + Q - 1) positions holds everything that an output reads. For Q = 1, one position
-    suffices, because the frequency only rotates the symbol's phase. A complex matrix A + iB is represented by the real
-    matrix [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate
-    symbols, so half of the frequencies suffice.
+    Along each axis, the positions are grouped into blocks of s elements, where s is the stride; the next output then
+    reads one block further. The position of an element within its block is called its phase. The s phases of the input
+    along each axis become channels, C' in total. Output i reads the element at i·s + t for kernel offset t; this
+    element has phase t mod s in block i + ⌊t/s⌋. If the kernel has Q offsets in units of blocks, a torus of (outputs +
+    Q - 1) positions holds everything that an output reads. For Q = 1, one position suffices, because the frequency then
+    only multiplies the symbol by a number of modulus 1. A complex matrix A + iB is represented by the real matrix [[A,
+    -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate symbols, so half
+    of the frequencies suffice.
     """
     places, sizes = [], []
     for axis in range(2):

@@ -124,7 +124,7 @@ def attack(call: Call) -> Run:
 
 
 def _confirmed(call: Call) -> list[float]:
-    """Return the epsilons to confirm, in rising order; raise InputError for options without effect."""
+    """Return the epsilons of ``--confirm``, in rising order; raise InputError for options without effect."""
     minimum, epsilons = call["minimum"], call["confirm"]
     if not minimum:
         call.refuse("plot", "confirm", why="without --minimum")

@@ -21,12 +21,13 @@ Differences:
 - attacks of the third group refuse training mode, too; if they find no adversarial example, they return the image
   itself. Each adversarial point is moved beyond the decision boundary until batch-dependent rounding cannot undo the
   misclassification, but to at most twice its distance from x. EADEN and EADL1 refuse kappa above 0. After
-  set_return_type("int") these attacks search on the levels of image files; also call set_return_type("int") before
-  ``save`` with save_type="int";
-- AutoAttack has the published budgets (100 steps of each gradient-based attack instead of 10); APGD, APGDT and FAB take
-  ``steps``;
-- random numbers depend on a seed and on the number of images attacked so far. In attacks that have ``seed`` in
-  torchattacks, they depend only on the seed and an image's position. torch's generators are not touched;
+  set_return_type("int"), these attacks search on the 8-bit levels of image files. Before ``save`` with save_type="int",
+  call set_return_type("int"), too;
+- AutoAttack has the published budgets (100 steps of each gradient-based attack instead of 10); in APGD, APGDT and FAB,
+  the argument ``steps`` sets the number of steps;
+- random numbers depend on a seed and on the number of images attacked so far. In attacks that have the argument
+  ``seed`` in torchattacks, random numbers depend only on the seed and the image's position in the batch. torch's
+  generators are not touched;
 - adversarial images lie exactly inside the ball and [0, 1]; inputs outside [0, 1] are an error, but torchattacks clips
   them. If images are normalized, call set_normalization_used;
 - set_return_type("int") and save_type="int" round toward the clean image: for 8-bit images, eps still holds, up to

@@ -62,7 +62,7 @@ class Steps(Seeded):
 
 
 class RFGSM(Steps):
-    """Signed steps from an image moved by random signs, in linf (Tramèr et al., 2018).
+    """Signed steps in linf, starting from the image plus random signs of size alpha (Tramèr et al., 2018).
 
     Args:
         model: maps images to logits.

@@ -27,7 +27,8 @@ _ROUNDING = 1e-4
 class Attack:
     """Base class of the attacks, which map images and labels to adversarial images.
 
-    Users' own attacks define ``forward`` with ``get_logits`` and ``get_target_label``, and set ``supported_mode``.
+    Users' own attacks set ``supported_mode`` and define ``forward``, which can call ``get_logits`` and
+    ``get_target_label``.
 
     Args:
         name: name of the attack.
@@ -70,7 +71,7 @@ class Attack:
 
         Args:
             images: [N, C, H, W], in [0, 1] even if the model takes normalized images.
-            labels: [N]; the targets after ``set_mode_targeted_by_label``.
+            labels: [N]; after ``set_mode_targeted_by_label``, these are the targets.
             *args: further positional arguments of the call.
             **kwargs: further keyword arguments of the call.
 
@@ -144,7 +145,7 @@ class Attack:
         return self.attack_mode
 
     def set_mode_default(self) -> None:
-        """Make untargeted attacks."""
+        """Make the attack untargeted from now on."""
         self.attack_mode, self.targeted = "default", False
         print("Attack mode: default")
 
@@ -338,7 +339,7 @@ class Attack:
 
         Args:
             inputs: images [N, C, H, W], in [0, 1] or normalized as declared.
-            labels: [N]; the targets after ``set_mode_targeted_by_label``.
+            labels: [N]; after ``set_mode_targeted_by_label``, these are the targets.
             *args: passed to ``forward``.
             **kwargs: passed to ``forward``.
 

@@ -19,7 +19,7 @@ from .served import AllSteps, Engine, EveryExample, Seeded, image_batch, slope_o
 
 
 class PIFGSM(Seeded):
-    """Patch-wise iterative attack: signed steps; the part of a step beyond eps moves nearby pixels (Gao et al., 2020).
+    """Patch-wise iterative attack: signed steps whose excess over eps moves the nearby pixels (Gao et al., 2020).
 
     Args:
         model: maps images to logits.
@@ -150,7 +150,7 @@ class _SPSA(EveryExample, spsa.SPSA):
         state.finish(x_adv)
 
     def _values(self, state: AttackState, points: Tensor, loss: Loss, rows: int) -> Tensor:
-        """Return the loss [B, 2, 1]; the points of one side form a batch, as batch statistics may couple examples."""
+        """Return the loss [B, 2, 1] from one batch for each side, as batch statistics may couple examples."""
         sides = [loss(state.logits(point), state.y, state.y).value for point in points[:, :, 0].unbind(1)]
         return torch.stack(sides, 1).unsqueeze(2)
 

@@ -150,7 +150,7 @@ class MultiAttack(Attack):
         return f"{super()._progress_line(share, accuracy, distance, seconds)} / {_shown(self._remaining)}"
 
     def _correct(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Which images the model classifies correctly, bool [N]."""
+        """Return which images the model classifies correctly, bool [N]."""
         if self._modes[0]:
             with torch.no_grad():
                 return self.get_logits(images).argmax(1) == labels

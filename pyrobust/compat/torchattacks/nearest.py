@@ -35,7 +35,7 @@ class _Nearest(Served):
         return _Minimum(self._minimum(model))
 
     def _grid(self) -> str | None:
-        """The grid of integer results: rounding a point only after the search could undo its success."""
+        """Return the grid to search on for integer results; rounding points afterwards could undo their success."""
         return "1/255" if self.return_type == "int" else None
 
     @abc.abstractmethod
@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Attacks that move points beyond the boundary, to at most twice the distance, to succeed in any batch."""
+    """Attacks that, to succeed in any batch, move points beyond the boundary, to at most twice the distance."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 

@@ -70,7 +70,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
 
         Args:
             images: [N, C, H, W], in [0, 1] even if the model takes normalized images.
-            labels: [N]; the targets after ``set_mode_targeted_by_label``.
+            labels: [N]; after ``set_mode_targeted_by_label``, these are the targets.
 
         Returns:
             [N, C, H, W] in [0, 1].
@@ -203,8 +203,8 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Return the gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors prevent underflow. If examples are coupled, an input affects the losses of several examples, and
-    different factors would weight these losses differently; then all factors are 1.
+    The factors prevent underflow. If examples are coupled, all factors are 1: an input then affects the losses of
+    several examples, and different factors would weight these losses differently.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))

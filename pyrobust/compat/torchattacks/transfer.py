@@ -48,7 +48,8 @@ class _Transfer(Seeded):
 class _OnTheModel(EveryExample, TransferAttack):
     """``TransferAttack`` as in torchattacks: on the model itself, with all steps, dividing gradients by their mean.
 
-    The neighbors' noise begins at sample index 0, and their gradients are summed before they are divided.
+    The first neighbor's noise has sample index 0. The neighbors' gradients are summed first, and the sum is divided by
+    the number of neighbors.
     """
 
     momentum: float = setting(default=1.0)

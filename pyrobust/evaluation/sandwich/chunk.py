@@ -29,11 +29,11 @@ _LARGEST = sys.float_info.max
 
 
 class SandwichChunk:
-    """The ``Step`` of a sandwich of a base classifier: bounds the images of one chunk.
+    """The ``Step`` of a sandwich of a base classifier: it computes both bounds for the images of one chunk.
 
     ``confirming`` holds attacks at increasing epsilons; each attack runs on the images that are undecided at its
-    epsilon. If no adversarial example was found, radii up to ``farthest`` are tried: the diameter of the clip range or,
-    without a clip range, of the data's range.
+    epsilon. For an image for which no adversarial example was found, certificates are tried at radii up to
+    ``farthest``: the diameter of the clip range or, without a clip range, of the data's range.
     """
 
     def __init__(

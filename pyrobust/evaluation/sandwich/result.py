@@ -44,9 +44,9 @@ class Crossing:
         lower_by: the method that proved ``lower``, or "smoothing".
         upper: the distance of the adversarial example, at most ``lower``.
         upper_by: the attack that found the adversarial example.
-        margin: for a base classifier, the margin at the adversarial example (semantics "float32") or an upper bound of
-            this margin ("real"), at most 0. None for a smoothed classifier.
-        p_value: p-value of a smoothed classifier's test that rejected the label. None for a base classifier.
+        margin: at most 0. For a base classifier with semantics "float32", the margin at the adversarial example; with
+            "real", an upper bound of this margin. None for a smoothed classifier.
+        p_value: for a smoothed classifier, the p-value of the test that rejected the label. None for a base classifier.
     """
 
     index: int
@@ -181,8 +181,8 @@ class Sandwich(Tabular):
 
         Raises:
             CrossingError: for a base classifier, there is a crossing; for a smoothed classifier, there are more
-                crossings than ``allowed_crossings``, which a run with correct bounds exceeds with probability at most
-                0.01. The message names the examples and the file.
+                crossings than ``allowed_crossings``. A run of a smoothed classifier with correct bounds exceeds this
+                number with probability at most 0.01. The message names the examples and the file.
         """
         if len(self.crossings) <= self.allowed_crossings:
             return
@@ -216,7 +216,8 @@ class Sandwich(Tabular):
 
         Args:
             radii: finite, at least 0.
-            alpha: probability that any class's interval misses the true share at a single radius, in (0, 1).
+            alpha: probability that, at a single radius, the interval of at least one class misses the true share, in
+                (0, 1).
 
         Raises:
             InputError: no examples, or a value out of range.
@@ -226,12 +227,13 @@ class Sandwich(Tabular):
     def shares_by_confidence(
         self, radii: Sequence[float], n_bins: int = 5, alpha: float = 0.05
     ) -> tuple[GroupShares, _Floats]:
-        """The shares in bins of nearly equal size, sorted by confidence, and the upper edge of each bin.
+        """Sort the examples by confidence into bins of nearly equal size; return each bin's shares and upper edge.
 
         Args:
             radii: finite, at least 0.
             n_bins: largest number of bins.
-            alpha: probability that any bin's interval misses the true share at a single radius, in (0, 1).
+            alpha: probability that, at a single radius, the interval of at least one bin misses the true share, in (0,
+                1).
 
         Raises:
             InputError: no examples, or a value out of range.
@@ -283,7 +285,7 @@ class Sandwich(Tabular):
             replace: whether an existing file of any kind may be overwritten.
 
         Raises:
-            InputError: the file may not be written, or the run is empty.
+            InputError: overwriting the file is not allowed, or the run is empty.
             MissingExtraError: jinja2 or Pillow is not installed.
             StoreError: the file cannot be written.
         """

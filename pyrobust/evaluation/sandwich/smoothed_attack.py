@@ -62,9 +62,10 @@ class AveragedClassifier(nn.Module):
 class SmoothedAttack:
     """Searches for the nearest input at which a smoothed classifier predicts a class other than the label.
 
-    A minimum-norm attack (DDN in l2, FMN in l1) on the averaged probabilities gives a direction. Along this direction,
-    votes on the attack's own noise samples locate the nearest point at which a test with ``n_attack`` samples will
-    probably reject the label. A separate test on other noise decides whether the attack succeeds.
+    A minimum-norm attack (DDN in l2, FMN in l1) on the averaged probabilities gives a direction. The search follows
+    this direction and counts votes on the attack's own noise samples, to locate the nearest point at which a test with
+    ``n_attack`` samples will probably reject the label. A separate test on other noise decides whether the attack
+    succeeds.
 
     Args:
         smoother: the smoothed classifier; its grid of pixel values must already be chosen.

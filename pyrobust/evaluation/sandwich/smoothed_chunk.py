@@ -26,7 +26,7 @@ class SmoothedSandwichChunk:
         self.attack = SmoothedAttack(smoother, clip, shape, **parameters["settings"], **tests)
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images x [B, C, H, W], except idx, label and seconds; ``report`` gets samples done."""
+        """Return the columns of x [B, C, H, W], except idx, label and seconds; tell ``report`` the samples done."""
         p = self.parameters
         label = y.numpy()
         certified = self.smoother.certify_batch(

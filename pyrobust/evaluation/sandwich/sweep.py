@@ -167,7 +167,8 @@ def sandwich_dataset(
         box: for linf, a radius for each input element, such as a feature; finite and at least 0, in a shape that
             broadcasts to an example, such as [1, D]. A radius of 0 fixes the element. With a box, all radii and
             distances are multiples of it. Default: none.
-        semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
+        semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds to method
+            "cascade".
         method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         n0: samples that select the class, default 100. The arguments from ``n0`` to ``draws`` are for a smoothed
             classifier.
@@ -178,8 +179,8 @@ def sandwich_dataset(
         steps: steps of the attack, default 50.
         draws: noise samples over which the attack's gradients are averaged, default 32.
         clip: range of valid values, for both bounds; a base classifier also takes a range for each element, as tensors
-            that broadcast to an example. None for no limit; if no adversarial example is found, radii are then searched
-            up to the diameter of the data's own range.
+            that broadcast to an example. None for no limit. With None, if no adversarial example is found, radii are
+            searched up to the diameter of the data's own range.
         seed: random seed of the attacks, default 0; a smoothed classifier has its own seed.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
@@ -369,7 +370,7 @@ class _SandwichSweep(Sweep):
 
 
 def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor, *, has_box: bool) -> tuple[str, ...]:
-    """Return the methods of the lower bound; under "real", the cascade adds Lipschitz bounds if the model has one."""
+    """Return the methods of the lower bound; under "real", the cascade adds Lipschitz bounds if the model has any."""
     if options.method != CASCADE or options.semantics != "real" or has_box:
         return options.methods()
     try:

@@ -1,8 +1,8 @@
 """The scalar metrics as ``torchmetrics.Metric``: updated batch by batch, on any device, reduced over processes.
 
-Needs the extra: ``pip install "pyrobust[torchmetrics]"``. The value of a metric is the value of the function or class
-of the same name in ``pyrobust.metrics`` for the examples of all batches and processes together. States are counts and
-sums, except for ``PerturbationQuantile``.
+This module needs the extra: ``pip install "pyrobust[torchmetrics]"``. A metric has the value that the function or class
+of the same name in ``pyrobust.metrics`` gives for the examples of all batches and processes together. States are counts
+and sums, except for ``PerturbationQuantile``.
 
 >>> import torch
 >>> from pyrobust.metrics.torchmetrics import RobustAccuracy

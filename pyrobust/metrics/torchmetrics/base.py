@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 class CountedMetric(Metric):
-    """A share of examples; a subclass's ``update`` counts successes and examples with ``_add``.
+    """A share of examples; the ``update`` of a subclass passes the numbers of successes and of examples to ``_add``.
 
     Args:
         kwargs: keyword arguments of ``torchmetrics.Metric``.
@@ -76,7 +76,7 @@ class CountedMetric(Metric):
 
 
 class MeanMetric(Metric):
-    """A mean of numbers; a subclass's ``update`` adds their sum and count with ``_add``.
+    """A mean of numbers; the ``update`` of a subclass passes the sum and the count of the numbers to ``_add``.
 
     Args:
         kwargs: keyword arguments of ``torchmetrics.Metric``.

@@ -13,7 +13,7 @@ from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric
 
 
 class _Twin(Metric):
-    """The metric of the same name in ``pyrobust.metrics``; the second base class determines how values are added up."""
+    """Twin of the metric of the same name in ``pyrobust.metrics``; a subclass's other base class adds up the values."""
 
     _add: Callable[[float, int], None]
 

@@ -219,7 +219,7 @@ class Attack(_Attacking, layout="attack"):
 
 
 class Minimum(_Attacking, layout="minimum", name="attack"):
-    """An attack for the nearest adversarial example of each image.
+    """A minimum-norm attack, which searches for the nearest adversarial example of each image.
 
     ``distance`` is 0 where x itself is misclassified, and inf (NULL in the file) where no adversarial example was
     found.

@@ -28,7 +28,7 @@ class Column:
 
     Attributes:
         sql: SQL type, as in the CREATE statement.
-        fault: text for a value out of range, in which "{name}" stands for the column's name.
+        fault: description of a value out of range; in this text, "{name}" stands for the column's name.
     """
 
     sql: ClassVar[str]
@@ -40,7 +40,7 @@ class Column:
         self.fault = fault or self.fault
 
     def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
-        """Whether values are in range, as one bool or one for each value."""
+        """Whether values are in range, as one bool for all values or one bool for each value."""
         return True
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
@@ -244,7 +244,7 @@ def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
 
 
 def decode_counts(text: str, num_classes: int) -> dict[int, int]:
-    """Decode an untrusted histogram to votes by column, with those of "nan" in the last; raise ValueError if malformed.
+    """Decode an untrusted histogram to {column: votes}, with "nan" as the last column; raise ValueError if malformed.
 
     >>> decode_counts('{"1":97,"nan":3}', 3)
     {1: 97, 3: 3}

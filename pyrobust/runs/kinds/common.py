@@ -156,7 +156,7 @@ def seeded(parameters: Parameters, budget: str, confidence: str) -> str:
 
 
 def check_votes(run: Run, bound: str) -> Contradictions:
-    """Yield images whose class or certified radius in column ``bound`` differs from the value that their votes give."""
+    """Yield images whose votes give another class, or another certified radius than the one in column ``bound``."""
     from pyrobust.smoothing.batches import fixed_results
 
     parameters, table = run.parameters, run.table

@@ -42,8 +42,9 @@ class Parameter:
     Attributes:
         valid: function that tests an untrusted value.
         group: name of a group of parameters, of which a run has all or none; "" if every run has the parameter.
-        execution: "always" if shards of one sweep may differ in the parameter, since results do not depend on it;
-            "off grid" if shards may differ unless a grid guarantee covers the parameter; "" if they may not differ.
+        execution: "always" if shards of one sweep may differ in the parameter, since results do not depend on it; "off
+            grid" if shards may differ in it except under the guarantee "grid", which covers the parameter; "" if they
+            may not differ.
         option: the parameter's command-line option; None if it has none.
     """
 
@@ -59,7 +60,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class NamedRate:
-    """A rate that a run's table and JSON show.
+    """A rate that appears in a run's table and JSON.
 
     Attributes:
         name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
@@ -90,7 +91,8 @@ class Bound:
         radius: [N], float64. A lower bound is 0 where nothing is certified. An upper bound is the distance of the
             nearest adversarial example found, 0 where the image is misclassified, inf where no example was found.
         method: the method or attack, for tables and captions.
-        by: [N], the method or attack that gave each bound, "" where no bound was found; None if ``method`` gave all.
+        by: [N], the method or attack that gave each bound, "" where no bound was found; None if ``method`` gave all
+            bounds.
         limit: largest radius that was examined; an attack at one epsilon says nothing beyond that epsilon.
         marks: the given radii at which robustness was decided; empty if the bound may take any value.
     """
@@ -106,14 +108,15 @@ class Kind:
     """A kind of run; subclasses declare their own parameters and columns as attributes.
 
     Columns are in the order of declaration, and the columns of a base class come first. If a column is declared again,
-    it moves to the end. ``KINDS`` holds an instance of each class with a layout; ``name`` defaults to the layout.
+    it moves to the end. ``KINDS`` holds an instance of each class that is declared with ``layout=``. The ``name`` of
+    such a class defaults to its layout.
 
     Attributes:
         name: the kind, as a header states it; several layouts may share one name.
         layout: the name of the class in ``KINDS``.
         parameters, columns: all declared parameters and columns, by name.
-        options: command-line options by name: the options of parameters, and options declared separately, whose values
-            the run stores in another form.
+        options: command-line options by name. They are the options of parameters, and options that are declared
+            separately because the run stores their values in another form.
         pending: columns of images that are begun but not finished; empty if images have no intermediate state.
         log: columns of the text log.
         statuses: values of the column ``status``.
@@ -123,7 +126,8 @@ class Kind:
         attacked: whether the run has adversarial examples that are not part of a verification.
         stepwise: whether the run stores the distance of the nearest adversarial example of each image.
         outcome: what a rate at an epsilon counts, such as "verified"; "" if the run has no such rates.
-        side: how the rates at an epsilon bound robust accuracy, for a figure's caption.
+        side: whether the rates at an epsilon are a lower or an upper bound of robust accuracy, as text for a figure's
+            caption.
         table: function of `pyrobust.report` that makes the run's table; by default a table of its ``rates``.
         panel: help heading under which the kind's command is listed. The command is a function in a module of
             `pyrobust.cli.sweeps`. The function and its module have the name of the kind, with underscores in place of
@@ -237,7 +241,7 @@ class Kind:
         yield from ()
 
     def counted(self, radius: Array) -> Array:
-        """Whether each radius makes an image count as certified if the image is classified correctly, bool [N]."""
+        """Whether each radius is large enough for a correctly classified image to count as certified, bool [N]."""
         return np.ones(len(radius), dtype=bool)
 
     def reference(self, parameters: Parameters) -> float:
@@ -284,7 +288,7 @@ class Kind:
         raise NotImplementedError
 
     def caveat(self, parameters: Parameters) -> str:
-        """Return the caveat that comparisons of bounds show after the method's name."""
+        """Return the caveat to be shown after the method's name in comparisons of bounds."""
         return ""
 
     def describe(self, header: Header) -> list[str]:
@@ -328,7 +332,7 @@ class Kind:
 
 
 def kind_of(name: str, parameters: Any) -> Kind:
-    """Return the class of a run by its untrusted name and parameters; raise ValueError for an unknown name.
+    """Return a run's class, given its kind's name and its parameters (untrusted); raise ValueError for unknown names.
 
     >>> kind_of("certify", {"method": "sequential"}).layout, kind_of("certify", {"method": "fixed"}).layout
     ('sequential', 'certify')

@@ -100,7 +100,7 @@ class Sandwiched(Kind):
 
 
 class Sandwich(Sandwiched, Proving, layout="sandwich"):
-    """A sandwich of a network: bounds of its distance to misclassification from both sides.
+    """A sandwich of a network: a lower and an upper bound of its distance to misclassification.
 
     ``margin`` is the margin at the adversarial example x_adv, rounded up. It is computed in the arithmetic for which
     ``lower`` holds. It is NaN (NULL) unless ``lower`` is positive and at least ``upper``.
@@ -193,7 +193,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
 
 
 class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sandwich", name="sandwich"):
-    """A sandwich of a smoothed classifier: bounds of its distance to misclassification from both sides.
+    """A sandwich of a smoothed classifier: a lower and an upper bound of its distance to misclassification.
 
     ``counts_adv`` and ``p_value`` come from the test at the adversarial example x_adv. Without a test there are no
     votes, and the p-value is 1.

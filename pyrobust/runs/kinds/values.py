@@ -94,7 +94,7 @@ def is_normalization(value: Any) -> bool:
 
 
 def is_grid_step(value: Any) -> bool:
-    """Whether a value is the step of a grid, as `read_grid` writes it."""
+    """Whether a value is a grid step as text, exactly as ``str`` writes the result of `read_grid`."""
     try:
         return isinstance(value, str) and str(read_grid(value)) == value != "auto"
     except InputError:

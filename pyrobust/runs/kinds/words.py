@@ -39,7 +39,7 @@ def norm_of(parameters: dict[str, Any]) -> str:
 
 
 def box_norm(box: Any) -> str:
-    """Name the norm max |δᵢ| / boxᵢ of a perturbation δ by a hash of the radii boxᵢ (a nested list).
+    """Return a name for the norm max |δᵢ| / boxᵢ of a perturbation δ, from a hash of the radii boxᵢ (a nested list).
 
     >>> box_norm([0.1, 0.0, 0.3])
     'box d9cbf726'
@@ -50,7 +50,7 @@ def box_norm(box: Any) -> str:
 
 
 def unit_of(norm: str) -> str:
-    """Describe the unit of radii in a norm, given by the name from `norm_of`.
+    """Describe the unit of radii in a norm; ``norm`` is the norm's name from `norm_of`.
 
     >>> unit_of("l2")
     'in the unit of the input'
@@ -162,7 +162,7 @@ def attack_and_budget(parameters: dict[str, Any]) -> str:
 
 
 def range_text(clip: Sequence[Any] | None) -> str:
-    """Write a clip range.
+    """Return a clip range as text.
 
     >>> range_text([0.0, 1.0]), range_text(None)
     ('[0, 1]', 'no clip range')

@@ -1,9 +1,9 @@
 """Backward passes of linear bounds, in packed rows, from a layer to the input (Zhang et al., 2018).
 
 A row is a linear function of one layer's neurons and belongs to one example. The rows of all examples lie one after the
-other, so that each step is one operation for all rows; for each row, it reads the relaxations of the row's example.
-Rows that start at neighbouring neurons of a convolution have coefficients only in a window that holds their receptive
-fields; all other rows have coefficients for the whole layer.
+other, so that each step is one operation for all rows. For each row, the step reads the relaxations of the row's
+example. Rows that start at neighbouring neurons of a convolution have coefficients only in a window that holds their
+receptive fields; all other rows have coefficients for the whole layer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FiniteSets:
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
         changes: [B], the largest number of parts of an input that may differ from their first points at the same time.
-        error: [B, P·m], the rounding error of a row with coefficient 1 at this element.
+        error: [B, P·m], for each element, the rounding error of a row whose coefficient at this element is 1.
     """
 
     points: Tensor
@@ -116,9 +116,9 @@ class BackwardPass:
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-        """Return bounds (lower, upper) [R] of neurons [R] of layer i, which is affine or a product; see ``Windows``.
+        """Return bounds (lower, upper) [R] of neurons [R] of layer i, which is affine or a product.
 
-        ``image`` [R] holds the example of each neuron.
+        ``image`` [R] holds the example of each neuron; for ``windows``, see ``Windows``.
         """
         sign = torch.ones_like(neuron, dtype=torch.float64)
         bounds = self.from_units(i, image.repeat(2), neuron.repeat(2), torch.cat([sign, -sign]), windows)
@@ -242,7 +242,7 @@ class BackwardPass:
 
     @staticmethod
     def _unknown(a: Tensor, image: Tensor, low: Tensor, total: Tensor) -> Tensor:
-        """Set rows to −inf that have a positive coefficient where low is −inf; high is used for negative ones only."""
+        """Set rows to −inf that have a positive coefficient where low is −inf; only negative coefficients use high."""
         return total.where(~((a > 0) & (low[image] == -torch.inf)).any(1), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
@@ -295,7 +295,7 @@ class BackwardPass:
         return coefficients
 
     def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
-        """Return lower bounds on the input set: on its box or, if the set is smaller, the better of both bounds."""
+        """Return lower bounds on the input set's box or, if the set is smaller, the better of those on box and set."""
         shape = self.network.layers[0].node.shape
         box = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
         if self.subset is None:
@@ -329,7 +329,7 @@ def _accumulate(coefficients: dict[int, Tensor], terms: dict[int, Tensor]) -> No
 
 
 def row_size(network: Network, i: int, windows: Windows) -> int:
-    """Return the most elements in memory for a row from layer i: coefficients, and temporaries of a step."""
+    """Return the most elements that a row from layer i needs in memory: coefficients, and temporaries of a step."""
 
     def size(j: int) -> int:
         window, layer = windows[j], network.layers[j]

@@ -47,7 +47,7 @@ class Outward:
         return x / (1 - x) * (1 + 2.0**-50) if x < 0.25 else float("inf")
 
     def underflow(self, operations: int) -> float:
-        """Bound the total error if ``operations`` results are below the smallest normal number."""
+        """Bound the total error if the results of ``operations`` operations are below the smallest normal number."""
         return operations * self._tiny
 
 

@@ -126,7 +126,7 @@ class TensorEngine:
     def _in_parts(self, inputs: InputSet, query: Query, work: Callable[[_Chunk, slice], None], rows: int = 0) -> None:
         """Call ``work`` on chunks of sets that fit into memory, with the slice of each chunk's positions.
 
-        If the query has a watch, report to it that each set has bounds of ``rows`` linear functions.
+        If the query has a watch, tell the watch that ``rows`` linear functions are to be bounded for each set.
         """
         network = self._network
         check_products(network.device)
@@ -255,7 +255,7 @@ class _Chunk:
                 self._refine(i)
 
     def _where_defined(self, z: LayerRange) -> LayerRange:
-        """Return the range of a layer; it is unknown where the network may have no value at or before the layer."""
+        """Return the layer's range, or an unknown range where the network may have no value at or before the layer."""
         if z.undefined is not None:
             self._undefined |= z.undefined
         if not self._may_be_undefined:
@@ -264,7 +264,7 @@ class _Chunk:
         return LayerRange(z.lower.where(defined, -torch.inf), z.upper.where(defined, torch.inf), z.sum)
 
     def _refine(self, i: int) -> None:
-        """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer that reads them.
+        """Run backward passes for the neurons of a layer that are unstable as inputs of some nonlinear layer.
 
         Only affine layers and products are refined: the range of a monotone function follows from that of its input.
         """
@@ -429,7 +429,7 @@ class _Chunk:
         *,
         always: bool = False,
     ) -> None:
-        """Call ``step`` on chunks of ``total`` items; each item takes ``rows`` rows from layer i.
+        """Split ``total`` items into chunks and call ``step`` on each; an item takes ``rows`` rows from layer i.
 
         Chunks after the time limit are skipped, unless ``always``.
         """
@@ -471,7 +471,7 @@ def _unstable(function: Layer, z: LayerRange) -> Tensor:
 
 
 def _unstable_windows(maximum: Layer, z: LayerRange) -> Tensor:
-    """Mark the elements that can be the largest of a window in which several elements can; bool [B, size]."""
+    """Mark the possible maxima of every window that has more than one possible maximum; bool [B, size]."""
     low, high = windows(maximum, z.lower, -torch.inf), windows(maximum, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2, keepdim=True)

@@ -16,7 +16,7 @@ from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxP
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """The arithmetic of the bounded forward pass, and that of the engine.
+    """The arithmetic of the forward pass that is bounded, and the arithmetic of the engine.
 
     Attributes:
         out: directed rounding of the engine.
@@ -135,7 +135,7 @@ def _range(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> La
 
 
 def _unbounded_products(layer: Layer, z: LayerRange, arithmetic: Arithmetic) -> LayerRange:
-    """Bound sums of products with unbounded ranges; each unbounded range is first replaced by its other end, or 0.
+    """Bound sums of products with unbounded ranges, each of which is first shrunk to its finite end, or to 0 if none.
 
     A bound of the sum is infinite if an unbounded range contributes to it with a nonzero weight.
     """
@@ -228,7 +228,7 @@ def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
 
 
 def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: LayerRange) -> tuple[Tensor, Tensor]:
-    """Bound sorted pairs by the smaller and larger ends of each pair, intersected with the given ranges."""
+    """Bound the minimum or maximum of each pair by that of the pair's range ends, intersected with the given ranges."""
     ends = []
     for end in (z.lower, z.upper):
         pair = end[:, layer.pairs]

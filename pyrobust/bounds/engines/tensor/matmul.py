@@ -49,7 +49,7 @@ def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
 
 
 def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """Return the coefficients of a layer's input in the window ``want``, from the layer's in the window ``have``."""
+    """Return coefficients of a layer's input, in window ``want``, from those of the layer, in window ``have``."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return a @ weight

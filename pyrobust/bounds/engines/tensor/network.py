@@ -1,4 +1,4 @@
-"""The network of the torch engine: a list of layers with flat neurons, constants in float64 on one device."""
+"""The network of the torch engine: a list of layers with flat neurons, and with float64 constants on one device."""
 
 from __future__ import annotations
 

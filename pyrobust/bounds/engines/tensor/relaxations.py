@@ -88,7 +88,7 @@ class Relaxations:
         return self._by_layer[i]
 
     def free_slopes(self, i: int) -> tuple[Tensor, float, float] | None:
-        """Return which neurons may have any lower slope in an interval, bool [B, size], and the interval's ends.
+        """Return a bool mask [B, size] of neurons whose lower slope is free in an interval, and the interval's ends.
 
         None for layers without such neurons.
         """
@@ -116,7 +116,7 @@ class Relaxations:
         return self._slopes[i]
 
     def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """Return linear relaxations in the first and the second factor of a product, whose sum bounds the product."""
+        """Return a linear relaxation in each factor of a product; the sum of both relaxations bounds the product."""
         if i not in self._products:
             self._products[i] = self._product(i)
         return self._products[i]
@@ -217,7 +217,7 @@ class Relaxations:
         return self._charged(relaxation, z.magnitude(), below, self._pair(layer.inputs[0]) if below.fused else None)
 
     def _product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """Bound a product by planes; the first factor's relaxation has their intercepts and the deployed error."""
+        """Bound a product by planes; their intercepts and the deployed error go to the first factor's relaxation."""
         factors, out = self._network.layers[i].inputs, self._arithmetic.out
         x, y = (self._ranges[source] for source in factors)
         under, over = product_planes(x, y, out)
@@ -256,7 +256,7 @@ class Relaxations:
         return self._charged(relaxation, z.magnitude().gather(1, chosen), below, None)
 
     def _charged(self, relaxation: LayerRelaxation, m: Tensor, below: Layer, pair: Pair | None) -> LayerRelaxation:
-        """Widen intercepts by the error of the step, with |z| ≤ m, and by the pair of a fused layer below it."""
+        """Widen intercepts by the step's error for |z| ≤ m and, if the layer below is fused, by that layer's pair."""
         out, times, s, t = self._arithmetic.out, self._arithmetic.times, relaxation.lower_slope, relaxation.upper_slope
         low, high = relaxation.low, relaxation.high
         low_size, high_size = low.abs(), high.abs()

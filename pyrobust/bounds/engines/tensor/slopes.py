@@ -5,8 +5,8 @@ own. The ranges of the neurons, from which the relaxations are computed, do not 
 minimiser is the input at which the row's linear bound is smallest. It is carried forward through the same relaxations,
 which gives a value z for each neuron. If a neuron has the coefficient a > 0 in the row's bound, the derivative of the
 bound with respect to the neuron's slope is a·z. So one backward pass and one forward pass give the gradient of all
-rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly chosen
-slopes can only make bounds looser, never unsound.
+rows. The sound backward pass computes the bounds for every iterate, and the best bound of each row is kept, so badly
+chosen slopes can only make bounds looser, never unsound.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SlopeSearching:
         return best
 
     def gradient(self, coefficients: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Return the derivatives [R, size] of the bounds in each layer's slopes, from the coefficients of a pass."""
+        """Return derivatives [R, size] of bounds with respect to each layer's slopes, from coefficients of a pass."""
         layers, relaxations = self.backward_pass.network.layers, self.backward_pass.relaxations
         minimiser = self.backward_pass.minimiser(self.every, coefficients[0])
         values = _values(relaxations, layers[: max(self._slopes) + 1], coefficients, minimiser)

@@ -1,4 +1,4 @@
-"""Linear relaxations of curves: functions that are convex or concave between at most two known points.
+"""Linear relaxations of curves: functions that at most two known points divide into convex and concave pieces.
 
 The upper relaxation has the slope of the concave envelope at the middle of the range. This slope minimises the area
 between the line and the function. The line is a chord, a tangent at the middle, or a tangent through an end of the
@@ -155,12 +155,13 @@ def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxa
 
 
 class Touch(NamedTuple):
-    """An upper relaxation, and a tangent for each concave piece that bounds the function on this piece.
+    """An upper relaxation and, for each concave piece, a tangent that bounds the function on this piece.
 
     Attributes:
         slope: slope of the relaxation.
         left: the first point where the relaxation touches the function.
-        right: the last point where it does. If left = right, the relaxation is a tangent; otherwise it is a chord.
+        right: the last point where the relaxation touches the function. If left = right, the relaxation is a tangent;
+            otherwise it is a chord.
         pieces: for each concave piece, its begin and end, and the point and slope of a tangent; a piece is empty where
             begin ≥ end.
     """
@@ -230,7 +231,7 @@ class _Side:
         return torch.where(doubtful, self.sign * self.curve.slope_at(self.middle), chord)
 
     def _hill(self) -> Touch:
-        """F convex, concave, convex: a tangent of the middle piece, if needed through l or u, or the chord."""
+        """Relax F (convex, concave, convex) by the chord or a tangent of the middle piece, if needed through l or u."""
         l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         begin, end = l.clamp(min=first), u.clamp(max=second)
@@ -254,7 +255,7 @@ class _Side:
         return Touch(relaxed, first_touch, last_touch, ((begin, end, point, slope),))
 
     def _valley(self) -> Touch:
-        """F concave, convex, concave: a tangent at the middle of the range or through one of its ends, or the chord."""
+        """Relax F (concave, convex, concave) by a tangent at the range's middle or through an end, or by the chord."""
         l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         in_left, in_right = u <= first, l >= second
@@ -286,9 +287,9 @@ class _Side:
     ) -> Contact:
         """Return the line through (origin, F(origin)) that touches a concave piece between its near and far ends.
 
-        The height of the piece's tangent above the origin grows from the near to the far end. For the wanted elements,
-        the point of contact is therefore read from a table made by bisection, and improved by a Newton step. At a kink,
-        the near end, the line is a chord.
+        The value that the piece's tangent has at the origin grows as the point of contact moves from the near to the
+        far end. For the wanted elements, the point of contact is therefore read from a table made by bisection, and
+        improved by a Newton step. If the point of contact is the near end, a kink, the line is a chord.
         """
         point, line, touches = far.clone(), torch.zeros_like(far), torch.zeros_like(wanted)
         (index,) = wanted.flatten().nonzero(as_tuple=True)

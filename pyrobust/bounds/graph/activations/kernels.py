@@ -1,4 +1,4 @@
-"""Curves that native kernels bound: on the CPU, both engines use the kernels; other devices use torch operations."""
+"""Curves with native kernels for bounds: both engines use them on the CPU; other devices use torch operations."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, T
 
 
 def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """Return the relaxation of the shifted curve, moved back; on longer ranges, constants."""
+    """Return the relaxation of the shifted curve, moved back, or constants where the range is not ``usable``."""
     l, u, shift, sign, usable = _reduced(node, lower, upper)  # noqa: E741 - the field's names
     below, low, above, high = curve_relaxation(_CURVE, l, u)
     below, low, above, high = (

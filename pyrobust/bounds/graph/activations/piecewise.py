@@ -37,7 +37,7 @@ def _leaky_relu_interval(node: Activation, lower: Tensor, upper: Tensor, roundin
 
 
 def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-    """Relax a leaky ReLU: below an unstable neuron, use z if upper > −lower, else slope·z (Zhang et al., 2018).
+    """Relax a leaky ReLU: an unstable neuron's lower bound is z if upper > −lower, else slope·z (Zhang et al., 2018).
 
     The upper bound is the chord. Its slope is rounded, and its intercept is the smallest that holds at both ends for
     this slope.
@@ -90,7 +90,7 @@ def _clamp(node: Activation, z: Tensor) -> Tensor:
 
 
 def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-    """Relax a clamp by the line from one corner of the range to the far end, or by a constant if that is tighter.
+    """Relax a clamp by the line from a corner to the far end of the range, or by a constant if that is tighter.
 
     The constant is f(lower) for the lower bound and f(upper) for the upper bound. If only one corner lies inside, one
     bound is the chord.
@@ -224,7 +224,7 @@ def _row_of_linear_pieces(
     offset: Callable[[Activation], float] = lambda node: 0.0,
     slopes_below: Callable[[Activation], tuple[Tensor, Tensor]] | None = None,
 ) -> ActivationRow:
-    """Return the row of a function that is linear between knots; ``ends`` gives two functions around an inexact one."""
+    """Return the row of a function linear between knots; if it is inexact, ``ends`` gives two functions around it."""
 
     def exact(node: Activation, like: Tensor) -> Ends:
         def value(z: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
 
 
 def _prelu_ends(node: Activation, like: Tensor) -> Ends:
-    """Return the smallest and the largest function for the slopes of a node's elements, flattened into one row."""
+    """Return the smallest and the largest function that a node's slopes allow; elements are flattened into one row."""
     assert node.weight is not None
     slopes = [slope.to(like).expand(1, *node.shape).flatten() for slope in _prelu_slopes(node)]
     least, most = (slope.repeat(like.numel() // max(1, node.size)).view_as(like) for slope in slopes)

@@ -85,7 +85,7 @@ def _forward(node: Activation, z: Tensor) -> Tensor:
 
 
 def _roundings(node: Activation) -> int:
-    """Count the roundings of a deployed pass: it also rounds the exponent, which counts as |p ln z| (|ln z| < 104)."""
+    """Count the roundings of a deployed pass; rounding the exponent counts as |p ln z| roundings (|ln z| < 104)."""
     p = _exponent(node)
     exact = p == float(torch.tensor(p, dtype=torch.float32))
     return 16 if exact else 16 + math.ceil(104 * abs(p))

@@ -81,7 +81,7 @@ def rounds_well(forward: Callable[[Tensor], Tensor], roundings: int) -> bool:
 
 
 def _samples(*, infinite: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Ranges l, u [n] (wide, narrow or points, some unbounded), and points [n, P] inside them."""
+    """Return ranges l, u [n] (wide, narrow or of one point, some unbounded), and points [n, P] inside them."""
     rng = np.random.default_rng(0)
     center = rng.standard_normal(_RANGES) * 10 ** rng.uniform(-2, 1, _RANGES)
     radius = np.abs(rng.standard_normal(_RANGES)) * 10 ** rng.uniform(-4, 1, _RANGES)

@@ -1,7 +1,7 @@
 """The table of activations: one row per elementwise function, with everything that an engine needs to bound it.
 
-Engines use only this table; none has a special case for a function. A missing row, or a missing part of a row, is an
-error that names the layer and the engine (``row_of``, ``required``).
+Engines use only this table; no engine has a special case for a function. A missing row (``row_of``), or a missing part
+of a row (``required``), is an error that names the layer and the engine.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class ActivationRow:
         rule: node → interval and relaxation in numpy.
         slope_range: node → (smallest, largest) derivative.
         differentiable: bounds to train with.
-        lower_slopes: node → (least, most): on ranges with zero inside, every line through zero whose slope lies in this
-            interval is a lower bound. None for functions without lower bounds of this form.
-        slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
-            function is z for z > 0, and slope·z for z < 0, with a slope between these two.
+        lower_slopes: node → (least, most): on ranges with zero inside, every line through zero whose slope is in
+            [least, most] is a lower bound. None for functions without lower bounds of this form.
+        slopes_below: node → (least, most), for native_code "prelu": bounds of the slope of a function that is z for z >
+            0, and slope·z for z < 0. They are float64 tensors that broadcast to [1, *shape].
         kinks: node → the points where linear pieces meet; a range with such a point inside is unstable. None for a
             curved function, for which every range of more than one point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
@@ -100,9 +100,9 @@ class ActivationRow:
             the pass are relative to |f(z)| + offset. If the offset is positive, the pass does not overflow while |f(z)|
             is at most ``LARGEST`` times the largest float.
         exact_from: node → the smallest z from which a deployed forward pass no longer rounds; −inf if it never rounds.
-        defined: node → (lower, upper) → bool, whether the function has a value on the whole range; None if it has a
-            value for all numbers. If the function may have no value in a range, no bounds are known for its layer, the
-            layers after it and the network.
+        defined: node → a function (lower, upper) → bool, whether the activation has a value on the whole range; node →
+            None if it has a value for all numbers. If the activation may have no value in a range, no bounds are known
+            for its layer, the layers after it and the network.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None
@@ -167,7 +167,7 @@ def row_from_rule(
     slope_range: tuple[float, float] | None = None,
     differentiable: Differentiable | None = None,
 ) -> ActivationRow:
-    """Return the row of a function without parameters that both engines relax by a numpy rule on the CPU."""
+    """Return the row of a function without parameters; both engines relax the function by a numpy rule on the CPU."""
 
     def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
         *_, low, high = apply_rule(node.function, rule, lower, upper)

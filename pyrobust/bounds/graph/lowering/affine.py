@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @lowers(aten.linear.default)
 def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = None) -> Node:
-    """Compute z·Wᵀ + b on the last dimension; if z has more dimensions, by a 1x1 convolution over them."""
+    """Compute z·Wᵀ + b on the last dimension; if z has more dimensions, a 1x1 convolution runs over them."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     if len(z.shape) == 1:
@@ -64,7 +64,7 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> tuple[Node]:
-    """Compute γ·(z − mean)/√(variance + ε) + β with the running statistics, as the first of several results."""
+    """Compute γ·(z − mean)/√(variance + ε) + β with running statistics, the first of the operator's results."""
 
     def along(constant: Constant) -> Constant:
         return constant.moved(lambda t: t.view(-1, *[1] * (len(z.shape) - 1)))

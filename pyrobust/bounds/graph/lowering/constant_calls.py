@@ -45,7 +45,7 @@ _ARITHMETIC: dict[Any, Callable[..., Constant]] = {
 
 
 def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: Any) -> Any:
-    """Translate a call on constants: it moves elements, has interval arithmetic, is evaluated, or creates a tensor."""
+    """Translate a call on constants: move elements, use interval arithmetic, evaluate the call, or create a tensor."""
     operands: list[Constant] = []
 
     def noted(value: Any) -> Any:
@@ -76,7 +76,7 @@ def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: A
 
 
 def _has_no_interval(operand: Constant) -> bool:
-    """Whether calls on a constant are evaluated, without enclosure: it was evaluated itself, or holds integers."""
+    """Whether calls on a constant are evaluated, not enclosed, because it was evaluated itself or holds integers."""
     return operand.is_evaluated or not operand.value().is_floating_point()
 
 

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_weight: str, of_result: str) -> Node:
     """Compute einsum("of_z, of_weight -> of_result"), with one letter for each dimension except the batch.
 
-    Dimensions that the result lacks are summed over, with equal weights if only z has the dimension.
+    Dimensions that the result lacks are summed over; along a dimension that only z has, all weights are equal.
     """
     size = dict(zip(of_weight, weight.shape, strict=True)) | dict(zip(of_z, z.shape, strict=True))
     groups = [d for d in of_z if d in of_weight and d in of_result]

@@ -90,7 +90,7 @@ def general_convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Node:
-    """Compute what the operator behind all convolutions computes."""
+    """Compute ``aten.convolution``, the operator behind all convolutions."""
     if transposed:
         return transposed_convolution(
             lowering,

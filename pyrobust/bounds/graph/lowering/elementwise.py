@@ -120,7 +120,7 @@ def clamp_max(lowering: Lowering, z: Node, upper: float) -> Node:
 
 
 def _plain(*functions: str) -> None:
-    """Register operators of one tensor that have the same names as their rows."""
+    """Register operators on one tensor whose names are also the names of their rows in the activation table."""
     for function in functions:
 
         def rule(lowering: Lowering, z: Node, function: str = function) -> Node:
@@ -170,7 +170,7 @@ def selu(lowering: Lowering, z: Node) -> Node:
 
 @lowers(aten.softplus.default)
 def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20) -> Node:
-    """Compute softplus, log(1 + exp(beta·z)) / beta; z where beta·z exceeds the threshold."""
+    """Compute softplus: log(1 + exp(beta·z)) / beta, or z where beta·z exceeds the threshold."""
     if not 0 < beta < math.inf:
         raise lowering.unsupported(f"expected a positive beta, got {beta}")
     if not 0 <= threshold <= 80:  # beyond 80, a deployed forward pass overflows

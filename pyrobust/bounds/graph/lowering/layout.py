@@ -30,7 +30,7 @@ def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node
 
 
 def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Tensor]) -> Node:
-    """Return the elements of nodes and constants, rearranged by ``move``; the number 0 stands for an inserted zero."""
+    """Rearrange the elements of nodes and constants by ``move``, which acts on their numbers; 0 is an inserted zero."""
     return _node_of(lowering, parts, move(*_numbered(lowering, parts)))
 
 
@@ -55,7 +55,7 @@ def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
 
 
 def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node:
-    """Return the node for a movement that yields elements with these numbers; 0 stands for a zero."""
+    """Return the node of the elements whose numbers are in ``result``; the number 0 stands for a zero."""
     nodes = [operand for operand in parts if isinstance(operand, Node)]
     constants = [operand for operand in parts if isinstance(operand, Constant)]
     total = sum(node.size for node in nodes)

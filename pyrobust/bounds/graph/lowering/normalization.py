@@ -46,7 +46,7 @@ def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Nod
 
 
 def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
-    """Return z without the −inf that constants add or fill in, and a mask of the other elements (None: of all)."""
+    """Return z without the −inf that constants add or fill in, and a mask of the other elements (None if all are)."""
     source = z.inputs[0] if isinstance(z, Reshape) else z
     if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
         return z, None
@@ -106,7 +106,7 @@ def _last(t: Tensor, dim: int) -> Tensor:
 
 
 def _back(lowering: Lowering, z: Node, shape: tuple[int, ...], dim: int) -> Node:
-    """Restore rows along a dimension of the batched tensor to the tensor's shape."""
+    """Reshape rows, taken along a dimension of the batched tensor, back to the shape of this tensor."""
     turned = list(_last(torch.empty(1, *shape, device="meta"), dim).shape[1:])
     return moved(lowering, z, lambda t: t.reshape(len(t), *turned).movedim(-1, dim))
 
@@ -155,7 +155,7 @@ def attention(
 
 
 def _mask(lowering: Lowering, mask: Constant, shape: tuple[int, ...]) -> tuple[Tensor | None, Constant | None]:
-    """Split a mask of bools, or of numbers to add (perhaps −inf), into elements to keep and finite numbers."""
+    """Split a mask of bools, or of addends that may be −inf, into a mask of the elements to keep and finite addends."""
     if not isinstance(mask, Constant):
         raise lowering.unsupported("expected a mask that does not depend on the input")
     values = mask.value().detach().cpu()
@@ -245,8 +245,8 @@ def rms_norm(
 def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: bool) -> Node:
     """Compute z / √(mean of z² + ε) for columns z [n, 1, P]; with ``centered``, first subtract the mean from z.
 
-    If n elements have mean square s, the magnitude of each is at most √(n·s). If their mean is also 0, it is at most
-    √((n − 1)·s).
+    If n elements have mean square s, the magnitude of each is at most √(n·s). If, in addition, their mean is 0, each
+    magnitude is at most √((n − 1)·s).
     """
     count = rows.shape[0]
     values = _centered(lowering, rows) if centered else rows

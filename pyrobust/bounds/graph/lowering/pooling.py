@@ -105,7 +105,7 @@ def running_sum(lowering: Lowering, z: Node, dim: int, *, dtype: torch.dtype | N
 
 
 def _groups(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """Return [outputs, K]: each row has the flat indices, within an example, of elements that one output reduces."""
+    """Return [outputs, K]: each row has the flat indices, within an example, of the elements reduced to one output."""
     chosen = sorted({dim % (len(z.shape) + 1) for dim in dims} or set(range(len(z.shape) + 1)))
     if 0 in chosen:
         raise lowering.unsupported("it mixes the examples of a batch")

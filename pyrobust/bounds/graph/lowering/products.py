@@ -146,7 +146,7 @@ def contracted(lowering: Lowering, equation: str, a: Node, b: Node) -> Node:
     extents, terms = [sizes[label] for label in every], math.prod(sizes[label] for label in over)
 
     def arranged(axes: str) -> Callable[[Tensor], Tensor]:
-        """Move a tensor to [B, elements of the result, terms]."""
+        """Return a function that moves the elements of a tensor to [B, elements of the result, terms]."""
         kept = [label for label in every if label in axes]
 
         def move(t: Tensor) -> Tensor:

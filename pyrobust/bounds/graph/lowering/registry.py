@@ -25,13 +25,13 @@ class Lowering:
     Attributes:
         name: "module path (operator)" of the call being lowered; also the name of the nodes made from the call.
         source: place of the call in the user's code, for messages; empty if unknown.
-        shape: shape of one example of the call's result, or of its first result if it has several; None if this result
-            is not a tensor.
+        shape: shape of one example of the call's result, or of the first result if the call has several; None if this
+            result is not a tensor.
         dtype: dtype of the call's result; None if it is not a tensor.
         device: device of the call's result; None if it is not a tensor.
         input_dtype: dtype of the network's input and of every node.
-        sorts: for pairs of elements already compared, the node that sorts them, and their positions in it; see
-            ``lowering.sorting``.
+        sorts: for pairs of elements that were compared before: the node that sorts these pairs, and the elements'
+            positions in that node; see ``lowering.sorting``.
     """
 
     def __init__(self, input_dtype: torch.dtype) -> None:
@@ -51,7 +51,7 @@ class Lowering:
         return self.shape
 
     def unsupported(self, why: str) -> ModelError:
-        """Return the error that names the call."""
+        """Return the error for a call that cannot be bounded; its message names the call."""
         return ModelError(f"model: {self.name} cannot be bounded: {why}{self.source}")
 
 
@@ -101,10 +101,10 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 
 
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
-    """Match a pattern that ends in a call; return the pattern's operand, other calls and numbers.
+    """Match a pattern whose last call is ``call``; return the pattern's operand, other calls and numbers.
 
-    Returns None if the pattern does not match. The same holds if a call outside the pattern uses the value of a call in
-    the pattern other than the last.
+    Returns None if the pattern does not match. Also returns None if the value of a call in the pattern, other than the
+    last one, is used by a call outside the pattern.
     """
     operands: set[fx.Node] = set()
     inner: set[fx.Node] = set()

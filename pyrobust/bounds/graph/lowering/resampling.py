@@ -23,10 +23,10 @@ _ROUNDINGS = 4
 
 
 class _Axis(NamedTuple):
-    """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times element [i, k] of the axis.
+    """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times input number element[i, k].
 
-    If rounding moves a position across an element, a coefficient that is exactly 0 may be a tiny number in the deployed
-    operator.
+    If rounding moves a position across an element, the deployed operator may have a tiny coefficient where the exact
+    coefficient is 0.
     """
 
     element: Tensor  # [outputs, K]
@@ -35,7 +35,7 @@ class _Axis(NamedTuple):
 
 
 def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, deployed: Tensor, cubic: bool) -> _Axis:
-    """Enclose the exact coefficients and the deployed operator's own, ``deployed`` [outputs, n].
+    """Enclose both the exact coefficients and those of the deployed operator, ``deployed`` [outputs, n].
 
     ``scale`` is the distance between the centers of two adjacent outputs, in input elements; None for aligned corners.
     """
@@ -82,7 +82,7 @@ def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
 
 
 def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Return floats (lower, upper) around both coefficients; if these are equal and short, lower = upper."""
+    """Return floats (lower, upper) around both numbers; lower = upper if these are equal and have few bits."""
     if Fraction(deployed) == exact and exact.denominator <= 1 << 8:
         return deployed, deployed  # nothing is rounded on the way, either
     slack = _ROUNDINGS * torch.finfo(dtype).eps * abs(deployed)
@@ -155,7 +155,7 @@ def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
 
 
 def _outer(a: Tensor, b: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Combine tensors [P, K] and [Q, L] elementwise to [P·Q, K·L]."""
+    """Combine every element of ``a`` [P, K] with every element of ``b`` [Q, L], to a tensor [P·Q, K·L]."""
     return combine(a[:, None, :, None], b[None, :, None, :]).reshape(len(a) * len(b), -1)
 
 

@@ -39,7 +39,7 @@ def index_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node
 
 @lowers(aten.scatter_add.default)
 def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node) -> Node:
-    """Add those elements of ``source`` that have an index (the first along each axis) to elements of z."""
+    """Add elements of ``source`` to elements of z: those with an index, which are the first along each axis."""
     places = _constant(lowering, index)
     used = gathered(lowering, (source,), lambda t: t[tuple(slice(size) for size in places.shape)])
     return _added(lowering, z, used, lambda numbers: numbers.gather(dim, places))
@@ -72,7 +72,7 @@ def index_copy(lowering: Lowering, z: Value, dim: int, index: Value, source: Val
 
 @lowers(aten.index_put.default)
 def index_put(lowering: Lowering, z: Value, indices: Sequence[Any], values: Value, accumulate: bool = False) -> Node:
-    """Write values to, or add them at, constant positions of a tensor."""
+    """Write values to constant positions of a tensor, or add them to the elements there."""
     places = [None if index is None else index.value().cpu() for index in indices]
     written = aten.index.Tensor(_numbers(lowering), places)
     if not accumulate:
@@ -88,7 +88,7 @@ def _constant(lowering: Lowering, index: Value) -> Tensor:
 
 
 def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Callable[..., Tensor]) -> Node:
-    """Write elements of the source into z; only copies of one number may be written to the same place."""
+    """Write elements of the source into z; unless the source is one number, no place may be written twice."""
     one_number = isinstance(source, Constant) and source.value().numel() == 1
     if not one_number and len(written.unique()) != written.numel():
         raise lowering.unsupported("expected an index that names no place twice: which value stays is undefined")
@@ -96,13 +96,13 @@ def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Ca
 
 
 def _numbers(lowering: Lowering) -> Tensor:
-    """Return the numbers of the elements of a batch of results."""
+    """Return the numbers 0, 1, ... of all elements of a batch of results, in the shape of the batch."""
     shape = lowering.out_shape()
     return torch.arange(lowering.batch * math.prod(shape)).view(lowering.batch, *shape)
 
 
 def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tensor], Tensor]) -> Node:
-    """Add the source's elements to the elements of z at their positions; each sum may be taken in any order."""
+    """Add each element of the source to an element of z, chosen by ``position``; each sum may be taken in any order."""
     size = math.prod(lowering.out_shape())
     places = position(_numbers(lowering)).flatten(1)
     first = places[0]
@@ -114,7 +114,7 @@ def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tenso
 
 
 def _summed(lowering: Lowering, z: Node, target: Tensor) -> Node:
-    """Sum the elements of z with the same target, a position in the result; a target of -1 leaves an element out."""
+    """Sum the elements of z that have the same target, a place in the result; elements with target -1 are left out."""
     order = target.argsort(stable=True)[int((target < 0).sum()) :]
     counts = torch.bincount(target[order], minlength=math.prod(lowering.out_shape()))
     windows = torch.nn.utils.rnn.pad_sequence(list(order.split(counts.tolist())), batch_first=True, padding_value=-1)

@@ -99,7 +99,7 @@ def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _rows(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """Return [rows, K]: flat indices of elements along ``dims``; rows follow the order of the other dimensions."""
+    """Return [rows, K]: a row has the flat indices along ``dims``; rows follow the order of the other dimensions."""
     along = sorted(dim % (len(z.shape) + 1) - 1 for dim in dims) or [-1]
     if along[0] < 0:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -123,7 +123,7 @@ def _extreme(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool, *,
 
 
 def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
-    """Return the larger (+) or smaller (−) of two elements; with a constant c, as c ± relu(±(z − c))."""
+    """Return the larger or smaller of two elements; for a constant c, as c + relu(z − c) or c − relu(−(z − c))."""
     if isinstance(a, Constant):
         a, b = b, a
     assert isinstance(a, Node)
@@ -176,5 +176,5 @@ def exchanged(lowering: Lowering, z: Node, first: Tensor, second: Tensor) -> Sor
 
 
 def _picked(lowering: Lowering, z: Node, places: Tensor, shape: tuple[int, ...]) -> Node:
-    """Return the elements at flat positions, in a shape."""
+    """Return the elements of z at flat positions, as a node of the given shape."""
     return Gather(name=lowering.name, shape=tuple(shape), inputs=(z,), index=places.view(shape))
