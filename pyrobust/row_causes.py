@@ -31,8 +31,8 @@ def find_cause(
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
         first: some rows of one batch.
         second: the same rows in another batch, or at other positions.
-        same: function of two tensors [m, ...]; whether they count as equal. By default, they count as equal if all
-            their elements are equal, with NaN equal to NaN.
+        same: function that takes two tensors [m, ...] and returns whether they count as equal. By default, they count
+            as equal if all their elements are equal, with NaN equal to NaN.
     """
     if not isinstance(model, nn.Module):
         return describe("", model)
@@ -68,7 +68,7 @@ def mixing_problem(module: nn.Module) -> str:
 
 
 def random_problem(module: nn.Module) -> str:
-    """Return what makes the output of a module of a known type random; "" if nothing is known."""
+    """Return the reason why the output of a module of a known type is random; "" if no reason is known."""
     if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
         return "stays in training mode after model.eval() and drops at random"
     if isinstance(module, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d) and module._random_samples is None:
@@ -77,7 +77,7 @@ def random_problem(module: nn.Module) -> str:
 
 
 def describe(name: str, module: Any) -> str:
-    """Name a module of a model, or the model itself where the name is empty.
+    """Describe a module of a model by its name and type; an empty name stands for the model itself.
 
     >>> describe("0.norm", nn.Identity())
     '0.norm (Identity)'
@@ -103,7 +103,7 @@ def _same_rows(a: Tensor | None, b: Tensor | None, same: Callable[[Tensor, Tenso
 
 @contextmanager
 def _recorded(model: nn.Module, rows: Rows) -> Iterator[list[tuple[str, nn.Module, Tensor | None, Tensor | None]]]:
-    """Record name, module, and chosen rows of input and output of each call, in the order in which calls end."""
+    """Record each call's name and module, and chosen rows of its input and output, in the order in which calls end."""
     calls: list[tuple[str, nn.Module, Tensor | None, Tensor | None]] = []
     batch = len(rows.batch)
 

@@ -157,8 +157,8 @@ class RowProbe:
     def expect_known_modules(self, *, single: bool = False) -> None:
         """Raise RowDependenceError if a module is known to mix rows or to draw random numbers; call it in a session.
 
-        If the model's tensors have changed since the last call, for example by training, it counts as another model.
-        The probe of the model then starts again.
+        If the model's tensors have changed since the last call, for example by training, the model counts as another
+        one. The probe of the model then starts again.
 
         Args:
             single: whether every batch has one row, so that no other row can affect its logits.
@@ -221,7 +221,7 @@ class RowProbe:
             self._compare_early(rows, expected)
 
     def check(self, batch: Tensor) -> None:
-        """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed.
+        """Probe the model on a batch [N, ...] of a chunk; for sweeps that do not probe their own forward passes.
 
         The first call runs every probe. Each later call probes with probability ``CHECKED``: it runs one probe and also
         runs one row alone. The errors are those of ``logits``.
@@ -238,7 +238,7 @@ class RowProbe:
         return self._first is None or (2 * self._first_rows < size and 2 * self._first_rows < rows)
 
     def _probed(self, batch: Tensor, rows: int, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
-        """Return a batch's logits, once these passes over it, and ``alone`` of its rows by themselves, have run."""
+        """Run the probes ``whole`` on a batch, and ``alone`` of its rows by themselves; return the batch's logits."""
         channels_last = batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last)
         self._format = torch.channels_last if channels_last and not batch.is_contiguous() else torch.contiguous_format
         if not whole and (rows == 1 or not alone):
@@ -302,7 +302,7 @@ class RowProbe:
             self._compare_fresh(changed, output)
 
     def _is_rounding(self, kind: str, got: Tensor, expected: Tensor) -> bool:
-        """Whether rows at unchanged positions differ by no more than kernels that do not repeat their bits explain."""
+        """Whether kernels that do not repeat their bits can explain how much rows at unchanged positions differ."""
         if kind == "repeat" or not self._bits_repeat:
             return bool(_close(got, expected).all())
         return bool(_close(got, expected, _ROUNDING_UNITS * torch.finfo(expected.dtype).eps).all())
@@ -339,8 +339,8 @@ class RowProbe:
     def _compare_alone(self, rows: Rows, logits: Tensor) -> None:
         """Run rows in the smallest batch that the model takes, and compare their logits with those of the batch [N, K].
 
-        In every second row, the last bit of the largest element is changed, so that the model cannot have stored its
-        logits.
+        In every second row, the last bit of the largest element is changed, so that the model cannot have stored the
+        logits of this row.
         """
         batch, positions = rows
         if self._small is None:
@@ -354,7 +354,7 @@ class RowProbe:
             self._expect_close("alone", rows, logits[positions], None, got)
 
     def _compare_early(self, rows: Tensor, logits: Tensor) -> None:
-        """Run rows of several batches in one small batch, every second row changed; compare their logits."""
+        """Run rows of several batches, every second one changed, in one small batch; compare with ``logits``."""
         changed = rows.clone()
         for i in range(1, len(rows), 2):
             changed[i : i + 1] = _last_bit_changed(rows[i : i + 1])
@@ -426,7 +426,7 @@ class RowProbe:
             )
 
     def _amplifies_rounding(self, row: Tensor, deviation: float, needed: int) -> bool:
-        """Whether changes of the last bits of a row [1, ...] often change its logits as much as they deviated."""
+        """Whether changing the last bits of a row [1, ...] often changes its logits about as much as ``deviation``."""
         with watched(row) as arithmetic:
             alone = self._run_small(row)
         if alone is None:
@@ -449,7 +449,7 @@ class RowProbe:
         return changed[0] == 0 and changed[1] >= needed
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
-        """Draw rows, int64 [max(1, number)]; the given ends come first, and no row repeats before all were drawn."""
+        """Draw positions of rows, int64 [max(1, number)]: first ``ends``; no row repeats before all rows were drawn."""
         number = max(1, number)
         chosen = list(ends or [])
         while len(chosen) < number:
@@ -460,7 +460,7 @@ class RowProbe:
     def _refuse_mixed(
         self, kind: str, before: Tensor, changed: Tensor, compared: _Compared, got: Tensor, *, drew: bool
     ) -> NoReturn:
-        """Refuse a model for which rows at unchanged positions differ."""
+        """Refuse a model because the logits of rows at unchanged positions differ."""
         first = before
         if kind == "later":  # the rows among those of another batch
             first = before.clone()
@@ -524,7 +524,7 @@ def tensor_versions(module: nn.Module) -> Versions:
 
 
 def _address(tensor: Tensor) -> int:
-    """Return the address of a tensor's values; a tensor in oneDNN's own layout has none."""
+    """Return the address of a tensor's values, or its ``id`` if it is in oneDNN's own layout, which has no address."""
     if tensor.is_mkldnn:
         return id(tensor)
     if tensor.layout != torch.strided:
@@ -533,14 +533,14 @@ def _address(tensor: Tensor) -> int:
 
 
 def _last_bit_changed(row: Tensor) -> Tensor:
-    """Return a copy of a row [1, ...] whose largest element is one unit in the last place larger."""
+    """Return a copy of a row [1, ...] in which the largest element is larger by one unit in the last place."""
     changed = row.clone(memory_format=torch.contiguous_format)
     changed.view(-1)[row.abs().argmax()] *= 1 + torch.finfo(row.dtype).eps
     return changed
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
-    """Which rows [m] differ by rounding alone; the default tolerance is that of ``pyrobust.correctness``."""
+    """Return which rows [m] differ by rounding alone; the default tolerance is that of ``pyrobust.correctness``."""
     tolerance = torch.finfo(b.dtype).eps ** 0.5 if tolerance is None else tolerance
     a, b = a.flatten(1), b.flatten(1)
     scale = b.masked_fill(~b.isfinite(), 0).abs().amax(dim=1, keepdim=True)

@@ -146,8 +146,8 @@ class Runner:
     def unit(self) -> float:
         """Rounding unit of the coarsest arithmetic observed in the model; if none was observed, of the model's dtype.
 
-        For example, if a callable casts its float64 input to float32, it is the unit of float32. If a GPU uses TF32, it
-        is the unit of TF32.
+        For example, the unit is that of float32 if a callable casts its float64 input to float32, and that of TF32 if a
+        GPU uses TF32.
         """
         return self._unit or torch.finfo(self.dtype).eps
 
@@ -207,7 +207,7 @@ class Runner:
         return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
-        """Return the size of equal batches for ``total`` rows, at most the batch size.
+        """Return the size of the equal batches into which ``total`` rows are divided; it is at most the batch size.
 
         On a CPU, the batches are also small enough for their largest activation to stay on the heap. If the largest
         activation of a single row does not fit on the heap, there is no such limit.
@@ -291,12 +291,12 @@ class Runner:
         return logits
 
     def _opaque_unit(self, logits: Tensor) -> float:
-        """Return the rounding unit of a model that computes outside torch: its dtype's, or the coarsest."""
+        """Return the ``unit`` of a model that computes outside torch: its dtype's or, without tensors, the coarsest."""
         expected = self.dtype if _first_tensor(self.model) is not None else torch.bfloat16
         return max(torch.finfo(dtype).eps for dtype in (expected, logits.dtype))
 
     def _output(self, batch: Tensor) -> object:
-        """Run the model; unless its first run left the input unchanged, on a copy of the batch."""
+        """Run the model on the batch if its first run left the input unchanged; otherwise, run it on a copy."""
         if self._writes_input is not False:
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
                 batch = batch.clone()
@@ -456,14 +456,14 @@ class Runner:
 
 
 def _heap_rows(row_bytes: int) -> int:
-    """Return how many rows' largest activations fit in the heap; no limit if not even one fits."""
+    """Return how many rows fit in the heap with their largest activation; no limit if not even one row fits."""
     return _HEAP_BYTES // row_bytes or sys.maxsize
 
 
 def even_rows(total: int, limit: int) -> int:
-    """Return the size of equal batches for ``total`` rows.
+    """Return the size of the equal batches into which ``total`` rows are divided.
 
-    There are as few batches as possible of at most ``limit`` rows each.
+    No batch has more than ``limit`` rows, and the number of batches is as small as this allows.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)

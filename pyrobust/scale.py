@@ -55,7 +55,7 @@ def warn_of_wide_noise(sigma: float, low: float, high: float) -> None:
 
 
 def _advice(value: float) -> str:
-    """Suggest k/255 if the value is an integer k from 1 to 255; empty for other values."""
+    """Return advice to write k/255 if the value is an integer k from 1 to 255; for other values, an empty string."""
     return (
         f"; if it is in levels of bytes, write {value:g}/255 ({value / _BYTE:.4g})"
         if value in range(1, _BYTE + 1)

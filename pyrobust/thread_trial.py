@@ -33,10 +33,10 @@ _DECIDED: WeakKeyDictionary[object, tuple[float, bool]] = WeakKeyDictionary()
 
 
 class ThreadTrial:
-    """Times the first passes of a model, alternately on all threads and on one thread, and keeps the faster choice.
+    """A trial that times a model's first passes, alternately on all threads and on one, and keeps the faster choice.
 
-    ``run`` does not measure times if the machine is not busy, on a GPU, in sweeps (which record their number of
-    threads), or if waiting threads sleep. Leaving the context restores torch's number of threads.
+    ``run`` does not measure times on a GPU or in sweeps (which record their number of threads), or if the machine is
+    not busy or waiting threads sleep. Leaving the context restores torch's number of threads.
 
     >>> with ThreadTrial(torch.device("cpu")) as trial:
     ...     trial.run(lambda: torch.ones(2))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Replace f(z) by its linear relaxation: reference of ``pyrobust.ops.relax_coefficients``.
+    """Replace max(z, slope·z) by its linear relaxation: reference of ``pyrobust.ops.relax_coefficients``.
 
     Args:
         a: [B, S, n], coefficients of f(z) = max(z, slope·z).

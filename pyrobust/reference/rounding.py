@@ -32,7 +32,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Evaluate the polynomial with these coefficients of x⁰, x¹, … in float32, by Horner's method with fma."""
+    """Evaluate the polynomial Σ coefficients[i]·xⁱ in float32, by Horner's method with fma."""
     result = constant(coefficients[-1], x).expand_as(x)
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, constant(coefficient, x))
@@ -47,9 +47,10 @@ def constant(value: float, like: Tensor) -> Tensor:
 def sqrt(x: Tensor) -> Tensor:
     """Return the square root of a float32 tensor, rounded once.
 
-    The root is computed in float64 and then rounded to float32. The second rounding cannot go wrong: no square root of
-    a float32 number is that close to the midpoint of two float32 numbers (Figueroa, "When is double rounding
-    innocuous?", 1995). The result is therefore the same with every library that computes the float64 root.
+    The root is computed in float64 and then rounded to float32. The second rounding could go wrong only for a root very
+    close to the midpoint of two float32 numbers, and no square root of a float32 number is that close (Figueroa, "When
+    is double rounding innocuous?", 1995). The result is therefore the same with every library that computes the float64
+    root.
     """
     return torch.sqrt(x.double()).float()
 
@@ -72,7 +73,7 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _round_to_odd(total: Tensor, error: Tensor) -> Tensor:
-    """Round total + error to odd: return total if it is exact, else the neighbour whose last bit is set.
+    """Round total + error to odd: return the sum if it is a float, else the neighbouring float whose last bit is set.
 
     A later rounding to fewer bits can then tell on which side of a midpoint the exact sum lies.
     """

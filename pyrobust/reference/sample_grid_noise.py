@@ -1,4 +1,4 @@
-"""Gaussian noise on a grid, computed from the definition of its distribution in Python integers."""
+"""Gaussian noise on a grid, computed in Python integers from the definition of its distribution."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def sample_grid_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Pack noisy copies of images on a grid: reference of ``pyrobust.ops.sample_grid_noise``, bit for bit.
+    """Pack noisy copies of images on a grid into a batch: reference of ``pyrobust.ops.sample_grid_noise``, bit for bit.
 
-    For step = p/q, the copies are v = (k + J)·p / q, rounded once. If ``normalize`` is given, channel c is then
-    normalized to (v - mean[c]) / std[c]. The copies are computed in float64 for a float64 result and in float32
-    otherwise, then rounded to the dtype of the result. J is ``grid_integers``.
+    For step = p/q, the copies are v = (k + J)·p / q, rounded once, where J is the noise that ``grid_integers`` returns.
+    If ``normalize`` is given, channel c is then normalized to (v - mean[c]) / std[c]. The copies are computed in
+    float64 for a float64 result and in float32 otherwise, then rounded to the dtype of the result.
 
     Args:
         k: [M, ...], int32.
-        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of ``k[row]``, whose
-            contract index is ``image``.
+        runs: tuples (row, image, first, count). Each tuple stands for samples first … first + count - 1 of the image
+            ``k[row]``; ``image`` is this image's index in the noise contract.
         sigma: standard deviation before rounding, positive; taken as exactly this float.
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
@@ -54,8 +54,8 @@ def sample_grid_noise(
         out: a batch [N, ...] to write to; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...], where N is the sum of the counts, and a bool tensor [N] that is True for rows with a tail
-        value.
+        The batch [N, ...], where N is the sum of the counts, and a bool tensor [N] that is True for rows in which some
+        value of J lies in a tail of its distribution.
 
     >>> k = torch.zeros(1, 3, dtype=torch.int32)
     >>> sample_grid_noise(k, [(0, 7, 0, 2)], sigma=0.5, step=Fraction(1, 16))[0] * 16
@@ -106,7 +106,7 @@ def grid_integers(
         image: index of the image in the noise contract, in [0, 2**32).
         first: first sample index; first + count is at most 2**32.
         count: number of samples.
-        elements: elements of the image, in contiguous (C, H, W) order.
+        elements: number of elements of the image; the elements are in contiguous (C, H, W) order.
         sigma: standard deviation before rounding.
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
@@ -114,7 +114,7 @@ def grid_integers(
         device: device of the result.
 
     Returns:
-        [count, elements], int64; values in the tails are ± (reach + 1).
+        [count, elements], int64. Values outside the tails lie in -reach … reach; values in the tails are ± (reach + 1).
 
     >>> grid_integers(7, 0, 1, 3, sigma=0.5, step=Fraction(1, 16))
     tensor([[-10,  14, -14]])
@@ -177,7 +177,7 @@ def _pi() -> Decimal:
 
 
 def _words(image: int, first: int, count: int, elements: int, domain: int, seed: int) -> list[int]:
-    """Return, for element e of each sample, word e mod 4 of the counter (⌊e / 4⌋, sample, image, domain)."""
+    """Return, for element e of each sample, Philox word e mod 4 at the counter (⌊e / 4⌋, sample, image, domain)."""
     blocks = -(-elements // 4)
     block = torch.arange(blocks).expand(count, blocks)
     sample = torch.arange(first, first + count)[:, None].expand(count, blocks)

@@ -61,7 +61,7 @@ def square_window(
 
 
 def _window(x: Tensor, u: Tensor, sides: tuple[int, int]) -> Tensor:
-    """Mark the pixels of windows at random positions, bool [B, C, H, W]."""
+    """Return a bool mask [B, C, H, W] of the pixels of windows at random positions."""
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
     inside = []
     for k, (size, side) in enumerate(zip(x.shape[2:], sides, strict=True)):

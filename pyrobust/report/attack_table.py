@@ -29,9 +29,9 @@ from pyrobust.runs.run import Run
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
     """Return the epsilons for the table of a curve.
 
-    For a curve of points, they are the epsilons of the points. For a step function, they are round epsilons up to the
-    distance within which nine tenths of the adversarial examples lie, and the epsilons at which another attack
-    confirmed the function.
+    For a curve of points, these are the epsilons of the points. For a step function, these are round epsilons up to the
+    distance within which nine tenths of the adversarial examples lie, and every epsilon at which another attack
+    confirmed the curve.
 
     Args:
         curve: a curve of any attack.
@@ -64,7 +64,8 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
     Args:
         run: a run of kind attack, with at least one image.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
-        curve: curve of a minimum-norm run, with confirmations. By default, it is the `minimum_norm_curve` of the run.
+        curve: for a minimum-norm run, its curve with confirmations by other attacks. By default, the curve is the
+            `minimum_norm_curve` of the run.
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.
@@ -102,7 +103,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
 
 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
-    """Robust accuracy, with its interval, at each epsilon of a curve.
+    """Show robust accuracy, with its interval, at each epsilon of a curve.
 
     For a step function, the table has quartiles of its distances, and robust accuracy at `default_epsilons`.
 

@@ -26,7 +26,7 @@ _ROOM = 0.92 * (72 * _WIDTH * (_RIGHT - _LEFT) - (_HANDLE + 1) * _SIZE)
 
 
 def figure_format(path: str | os.PathLike[str]) -> str:
-    """Return the format of a file name's ending, in lower case.
+    """Return the figure format that a file name's ending states, in lower case.
 
     Raises:
         InputError: the name does not end in .png, .pdf or .svg, in upper or lower case.

@@ -65,7 +65,7 @@ def describe_run(run: Run) -> list[str]:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Return those lines of `describe_run` about missing results: of an unfinished run, or of chunks set aside."""
+    """Return the lines of `describe_run` that report missing results: an unfinished run, or chunks set aside."""
     return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
 
 

@@ -86,8 +86,8 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
 
     The value at t is the share of all images that are classified correctly with p_A >= t. Abstentions and errors count
     as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The images are a sample of a distribution. At each t, the band shows
-    the confidence interval for the share in this distribution (`SurvivalCurve.band`). The band allows for all numbers
-    of votes that are consistent with the printed radii.
+    the confidence interval for the share in this distribution (`SurvivalCurve.band`). For a log without votes, the band
+    allows for all numbers of votes that are consistent with the log's printed radii.
 
     Args:
         logs: logs of one norm. Each log has votes, or radii from which the votes can be computed.
@@ -178,7 +178,8 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
 
     Args:
         runs: runs of kind attack, or of kind verify at given epsilons. Runs of one classifier and kind are joined into
-            one line. Minimum-norm runs must have the same images. Each of them is drawn as a separate step function.
+            one line. Minimum-norm runs must have the same images, and each such run is drawn as a separate step
+            function.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
         styles: styles as in `certified_accuracy_frame`.
 

@@ -36,8 +36,8 @@ class Quantity:
         lower, upper: ends of its interval, rounded outward in text; None if it has no interval.
         digits: decimal places in text.
         percent: whether the text is in percent; the value stays a share.
-        down: whether the value is a lower bound, which text rounds down.
-        text: text to show in place of one made from the value.
+        down: whether the value is a lower bound; it is then rounded down in text.
+        text: the text to show; if None, the text is made from the value.
     """
 
     value: float
@@ -174,13 +174,13 @@ def _rounded(form: Quantity, number: float, rounding: str) -> str:
 
 
 def rich_table(table: ReportTable) -> Table:
-    """Render a table as a rich table, however wide, with its notes as the caption.
+    """Render a table as a single ``rich`` table, however wide, with its notes as the caption.
 
     Args:
         table: any table.
 
     Returns:
-        A table of rich.
+        The ``rich`` table.
 
     >>> rich_table(ReportTable("Radii", (Column("log"), Column("mean")), ((("a", Quantity(0.5)),),))).row_count
     1
@@ -363,7 +363,7 @@ def _csv(table: ReportTable) -> str:
 
 
 def _exact_columns(table: ReportTable) -> list[tuple[str, list[Any]]]:
-    """Return columns of exact values by name; columns with intervals are followed by those of the ends."""
+    """Return columns of exact values by name; columns with intervals are followed by columns of the interval ends."""
     columns: list[tuple[str, list[Any]]] = []
     for number, column in enumerate(table.columns):
         cells = [row[number] for row in table.rows]

@@ -83,7 +83,7 @@ def time_table(times: Mapping[str, Sequence[SweepTime]], notes: Sequence[str] = 
         A table to print or to write.
 
     Raises:
-        InputError: no times.
+        InputError: there are no times.
 
     >>> from pyrobust.metrics import sweep_time
     >>> table = time_table({"attack": [sweep_time([1.5, 2.5], 3600, workers, 32) for workers in (1, 8)]})
@@ -126,5 +126,5 @@ def time_table(times: Mapping[str, Sequence[SweepTime]], notes: Sequence[str] = 
 
 
 def _digits(value: float) -> str:
-    """Format a number with three digits, or with all digits before the decimal point."""
+    """Format a number with three significant digits or, from 100 on, with all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -139,7 +139,7 @@ def bounds_robustness(run: Run) -> bool:
 
 
 def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> dict[str, list[float]]:
-    """Return epsilons by norm at which minimum-norm runs are shown: round numbers, and epsilons of other runs."""
+    """Return, for each norm, the epsilons at which minimum-norm runs are shown: round ones, and those of other runs."""
     common: dict[str, list[float]] = {}
     for curve in curves:
         # The widest range covers the others; its last number is the largest.

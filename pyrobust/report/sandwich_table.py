@@ -44,8 +44,8 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
         alpha: probability that one of the intervals misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write. Its notes are the lines of `describe_run`, and every image at which the two bounds
-        cross.
+        A table to print or to write. Its notes are the lines of `describe_run`, and one line for every image at which
+        the two bounds cross.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a value is out of range.

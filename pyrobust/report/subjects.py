@@ -50,12 +50,12 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log by its own name; make equal names distinct by the folder or, if that is equal too, by a number."""
+    """Return a name per log: its own; equal names are preceded by the folder and, if still equal, numbered."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 
 def distinct_run_names(runs: Sequence[Run]) -> list[str]:
-    """Name each run by its file, or by its model if it is in memory.
+    """Return a name for each run: that of its file or, if the run is in memory, that of its model.
 
     Equal names are made distinct as in `distinct_names`.
     """

@@ -32,7 +32,7 @@ _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False)
 
 
 def default_radii(run: Run) -> list[float]:
-    """Radii for a table of a certification.
+    """Return radii for a table of a certification.
 
     For a sequential run, they are the radii that the run decided. For any other run, they are 0, 0.25, … up to the
     run's largest certified radius. If steps of 0.25 would give more than twelve radii, the steps are wider. If steps of
@@ -57,7 +57,7 @@ def default_radii(run: Run) -> list[float]:
 
 
 def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
-    """Distribution of p_A, certified accuracy at several radii, and the average certified radius, with intervals.
+    """Show p_A's distribution, certified accuracy at several radii, and the average certified radius, with intervals.
 
     p_A is estimated by the share k/n of an image's noisy samples in the correct class, and is 0 where the smoothed
     prediction is wrong or abstains. Unless the run is sequential, the table has quartiles of p_A. For each of several
@@ -111,7 +111,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
 
 
 def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Accuracy and abstentions of a run of a smoothed classifier.
+    """Show accuracy and abstentions of a run of a smoothed classifier.
 
     Args:
         run: a run of kind certify or predict, with at least one image.
@@ -212,7 +212,7 @@ def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def total_rows(run: Run, alpha: float) -> list[Row]:
-    """Return rows with the number of images, clean accuracy, the rates of the run's kind, and images of no class."""
+    """Return rows: images, clean accuracy, the rates of the run's kind, and the images without a class, if any."""
     check_images(run)
     rows: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
     rows += [rate_row(rate.title, rate.rate) for rate in run.header.type.rates(run, alpha)]

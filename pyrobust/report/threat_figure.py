@@ -11,7 +11,7 @@ _MOST = 40
 
 
 def success_frame(table: ReportTable) -> Frame:
-    """Draw the success rates of a table with their intervals, to be rendered in one or more formats.
+    """Draw the success rates of a table with their intervals; the figure can be rendered in one or more formats.
 
     Args:
         table: table made by `threat_table`. If it has more than 40 rows, only the first 40 rows are drawn, and a

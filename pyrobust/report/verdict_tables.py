@@ -78,7 +78,7 @@ def threat_tables(
 
 
 def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the columns by which rates are grouped: ``by`` (default: the model), and columns that must not be pooled.
+    """Return the columns to group rates by: ``by`` (default: the model), and those whose values must not be pooled.
 
     >>> rows = (ThreatVerdict("0", success=True, judge="a"), ThreatVerdict("0", success=False, judge="b"))
     >>> grouping(ThreatVerdicts(rows))
@@ -130,7 +130,8 @@ def threat_table(
         alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write. Its notes state the sample, the confidence and the correction of the intervals.
+        A table to print or to write. Its notes state the sample, the confidence of the intervals, and their correction
+        for multiplicity.
 
     Raises:
         InputError: a column is unknown, a value is out of range, or a prompt has fewer than the given k attempts.
@@ -172,7 +173,7 @@ def threat_table(
 
 
 def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Accuracy of the judges for each model, and success rates according to their verdicts and to human labels.
+    """Show the accuracy of judges for each model, and success rates according to their verdicts and to human labels.
 
     Args:
         verdicts: any verdicts. The rows with a ``human_label`` are assumed to be a random sample of the judged answers.
@@ -289,7 +290,7 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between attacks on the same models and behaviours; None if no two can be compared.
+    """Compare the success rates of attacks on the same models and behaviours; None if no two can be compared.
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
@@ -352,7 +353,7 @@ def _comparison_table(verdicts: ThreatVerdicts, side: Side, alpha: float) -> Rep
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
-    """Return notes on rates: their definition, and the sample, the confidence and the correction of their intervals."""
+    """Return notes on rates: their definition, sample, and the intervals' confidence and multiplicity correction."""
     methods = {rate.method for rate in rates}
     made = {
         "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",
@@ -370,7 +371,7 @@ def rate_notes(rates: ThreatRates) -> list[str]:
 
 
 def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
-    """Yield notes on the source of the verdicts, and on missing verdicts and behaviours."""
+    """Yield notes on the source of the verdicts, on missing verdicts, and on rows without a behaviour."""
     counts = Counter(verdicts.column("status"))
     judges = judges_of(verdicts)
     missing = ", ".join(f"{count:,} {status}" for status, count in counts.items() if status != "judged")
@@ -406,7 +407,7 @@ def _confidence(alpha: float, intervals: int) -> str:
 def _at_k(
     verdicts: ThreatVerdicts, by: tuple[str, ...], k: int | None, alpha: float
 ) -> tuple[ThreatRates | None, list[str]]:
-    """Return success at k if there are enough attempts, and notes: its definition, or why it is left out."""
+    """Return success at k (None if there are too few attempts), and notes: its definition, or why it is left out."""
     groups = grouped(verdicts, by, None).values()
     attempts = max(len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values())
     if k is None and attempts == 1:
@@ -424,7 +425,7 @@ def _at_k(
 def _queries(
     verdicts: ThreatVerdicts, by: tuple[str, ...], budget: int | None, alpha: float
 ) -> tuple[dict[Key, QueriesToSuccess], int]:
-    """Return queries to success for the groups that have any, and the budget."""
+    """Return the queries to success of each group that has numbers of queries, and the budget."""
     queries = max((row.queries for row in verdicts if row.queries is not None), default=0)
     spent = budget if budget is not None else queries
     if queries <= 1:  # a count of attempts, not a search

@@ -1,9 +1,9 @@
 """Digests of the chunks of a run file: computed from its tables, stored, and compared.
 
-A chunk has two digests. The first digest covers the chunk's rows without examples, the states of its unfinished images,
-and its record of machine and error. The second digest covers the chunk's examples, which may be large. It is compared
-only when examples are read. The XOR of all chunk digests is stored beside the header's digest, so that a chunk lost
-together with its digest is noticed.
+A chunk has two digests. The first digest covers the chunk's rows except for the examples, the states of its unfinished
+images, and its record of machine and error. The second digest covers the chunk's examples, which may be large. This
+digest is compared only when examples are read. The XOR of all chunk digests is stored beside the header's digest. It
+reveals the loss of a chunk together with its digest.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ChunkDigests:
             self._refuse(path, differing, "examples")
 
     def _stored(self, path: Path) -> dict[int, bytes]:
-        """Compare the stored digests with the seal, and return the digest of each chunk's contents."""
+        """Compare the stored digests with their stored XOR, and return the digest of each chunk's contents."""
         rows = self._connection.execute("SELECT first, contents, examples FROM digest").fetchall()
         columns = list(zip(*rows, strict=True)) or [(), (), ()]
         if self._connection.execute("SELECT contents, examples FROM seal").fetchone() != tuple(map(_xor, columns[1:])):
@@ -119,7 +119,7 @@ class ChunkDigests:
         return dict(zip(numbers, columns[1], strict=True))
 
     def _refuse(self, path: Path, numbers: Sequence[int], of: str) -> None:
-        """Raise FileFormatError if ``numbers`` names chunks: their contents or examples differ from their digests."""
+        """Raise FileFormatError if any chunks are given; their contents or examples differ from their digests."""
         if numbers:
             number = min(numbers)
             more = f", and those of {len(numbers) - 1} more chunks," if len(numbers) > 1 else ""
@@ -134,7 +134,7 @@ class ChunkDigests:
         return self._chunks.order[number * size : (number + 1) * size]
 
     def _content_digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes, int]]:
-        """Yield number, digest of contents and number of rows of each chunk that has rows."""
+        """Yield (number, digest of the contents, number of rows) for each chunk that has rows."""
         for unit in self._units(numbers):
             digests = {number: hashlib.sha256() for number in unit}
             rows = dict.fromkeys(unit, 0)
@@ -148,7 +148,7 @@ class ChunkDigests:
     def _encoded(
         self, table: str, columns: Sequence[str], images: Sequence[int]
     ) -> Iterator[tuple[int, EncodedRows, int, int]]:
-        """Yield all rows of each chunk that has rows of these images, with start and stop of the chunk's rows."""
+        """Yield, per chunk with rows of these images: its number, the rows of all chunks, start and stop of its own."""
         rows = self._rows(table, columns, images).fetchall()
         if not rows:
             return
@@ -162,7 +162,7 @@ class ChunkDigests:
             yield int(numbers[start]), encoded, start, stop
 
     def _example_digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Yield number and digest of the examples of each chunk; none for a run without examples."""
+        """Yield (number, digest of the examples) for each chunk; nothing for a run without examples."""
         for number in numbers if self._examples else ():
             digest = hashlib.sha256()
             for piece in self._pieces([number]):
@@ -174,7 +174,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split increasing chunk numbers into series of consecutive ones, and these into pieces of whole chunks."""
+        """Split increasing chunk numbers where they are not consecutive, and long series into pieces of chunks."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):
@@ -183,7 +183,7 @@ class ChunkDigests:
                 start = stop
 
     def _pieces(self, unit: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield the images of consecutive chunks; if these are larger than a piece, yield them piece by piece."""
+        """Yield the images of consecutive chunks, at most ``_PIECE`` at a time."""
         size, order = self._chunks.size, self._chunks.order
         stop = min((unit[-1] + 1) * size, len(order))
         for start in range(unit[0] * size, stop, _PIECE):

@@ -54,7 +54,7 @@ class Chunks:
 
     @cached_property
     def _rank(self) -> npt.NDArray[np.uint32] | None:
-        """Return the position of each image in the run's order, by index; None if images are taken by index."""
+        """Return positions in the run's order, one per image in index order; None if both orders are the same."""
         if isinstance(self.order, range):
             return None
         rank = np.empty(len(self.order), dtype=np.uint32)

@@ -131,8 +131,9 @@ class Run(Tabular):
         Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications have four
         more columns. ``samples`` is the number of samples, including those that selected the class. ``p_upper`` is an
         upper limit of p_A, the probability of the selected class. It holds with probability 0.9 and certifies nothing.
-        ``rival_upper`` is the upper limit for the strongest other class (1 without ``two_class``). ``undecided`` is
-        text with one digit for each of ``parameters["radii"]``: 1 if the radius was undecided after n samples, else 0.
+        ``rival_upper`` is the upper limit of the probability of the strongest other class (1 without ``two_class``).
+        ``undecided`` is text with one digit for each of ``parameters["radii"]``: 1 if the radius was undecided after n
+        samples, else 0.
 
         Predictions: ``p_value``, float64.
 
@@ -140,13 +141,14 @@ class Run(Tabular):
         x_adv (-1: no finite largest logit). ``broken_by`` is the attack that fooled the model ("clean" where the model
         misclassifies the clean image, "" where the model is robust). ``distance`` is ‖x_adv − x‖ in the attack's norm,
         float64. It is NaN where the model is robust, that is, where no adversarial example was found. In a minimum-norm
-        run, ``distance`` is exact and rounded up. It is 0 where the clean image is misclassified, and inf where no
-        adversarial example was found. A run with ``certify_first`` has three more columns. ``proved`` is 1 where the
-        image is proved robust and was not attacked. ``rows_saved`` is the least number of rows (single-image forward
-        passes) that attacks on the image would have taken. ``proof_seconds`` is the image's share of the proof time.
+        run, ``distance`` is computed exactly and then rounded up. It is 0 where the clean image is misclassified, and
+        inf where no adversarial example was found. A run with ``certify_first`` has three more columns. ``proved`` is 1
+        where the image is proved robust and was not attacked. ``rows_saved`` is the least number of rows (single-image
+        forward passes) that attacks on the image would have taken. ``proof_seconds`` is the image's share of the proof
+        time.
 
         Verifications: ``radius`` is the largest proved radius, or 0.0 if no radius was proved. A verification at given
-        epsilons tries only these. ``verdicts``, ``stages`` and ``margins`` are encoded text, which the method
+        epsilons tries no other radii. ``verdicts``, ``stages`` and ``margins`` are encoded text, which the method
         `verdicts` decodes.
 
         Sandwiches: ``lower`` is a certified lower bound of the distance to misclassification. ``upper`` is the distance
@@ -154,9 +156,9 @@ class Run(Tabular):
         misclassified. ``upper_by`` is the attack that found the nearest adversarial example, x_adv. ``adversarial`` is
         the prediction at x_adv. A sandwich of a base classifier has three more columns. ``lower_by`` is the method of
         the lower bound. ``confidence`` is the softmax probability of the prediction. ``margin`` is the margin at x_adv,
-        rounded up, in the arithmetic for which ``lower`` holds; it is NaN unless ``lower`` is positive and at least
-        ``upper``. A sandwich of a smoothed classifier has two more columns: ``p_lower``, and the p-value ``p_value`` of
-        the test at x_adv (1 where nothing was tested).
+        computed in the arithmetic for which ``lower`` holds, and rounded up. It is NaN unless ``lower`` is positive and
+        at least ``upper``. A sandwich of a smoothed classifier has two more columns: ``p_lower``, and the p-value
+        ``p_value`` of the test at x_adv (1 where nothing was tested).
         """
         return join_blocks(list(self.blocks()))
 
@@ -354,11 +356,12 @@ class Run(Tabular):
             indices: data-set indices, in any order. Default: all images of the run, in index order.
 
         Returns:
-            float32 [n, C, H, W], all within epsilon. For an attack, the entry of an image at which the model is robust
-            is the last iterate. For a minimum-norm attack, the entry is the nearest adversarial example found, at any
-            distance; it is the image itself if the image is misclassified or no adversarial example was found. For a
-            verification, the entry is the counterexample at the smallest epsilon that has one. It is the image itself
-            if no epsilon has one. For a sandwich, the entry is the same as for a minimum-norm attack.
+            float32 [n, C, H, W]. For an attack at one epsilon, every entry is within epsilon. If the model is robust at
+            an image, the image's entry is the last iterate. For a minimum-norm attack, the entry is the nearest
+            adversarial example found, at any distance; it is the image itself if the image is misclassified or no
+            adversarial example was found. For a verification, the entry is the counterexample at the smallest epsilon
+            that has one, and is within this epsilon. It is the image itself if no epsilon has one. For a sandwich, the
+            entry is the same as for a minimum-norm attack.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or does not have one of the
@@ -413,7 +416,7 @@ class Run(Tabular):
             return read_examples(connection, path, self.parameters, indices)
 
     def _of_kind(self, name: str, method: str = "") -> Any:
-        """Return a function of the run's kind; if the kind lacks it, raise InputError that names ``method``."""
+        """Return the kind's function called ``name``; if there is none, raise InputError that names ``method``."""
         attribute = getattr(self.header.type, name, None)
         if attribute is None:
             expected = named(kind for kind in KINDS.values() if hasattr(kind, name))
@@ -444,7 +447,7 @@ class Run(Tabular):
 
 
 def _images(indices: Sequence[int]) -> str:
-    """Describe which images a run holds, such as "0 to 5"; if some in between are missing, name the first ones."""
+    """Describe which images a run holds, such as "0 to 5"; if there are gaps, name the first images held."""
     if not indices:
         return "which holds none yet"
     begin, stop = indices[0], indices[-1]

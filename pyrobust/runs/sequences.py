@@ -54,7 +54,7 @@ def check_sequences(run: Run) -> Contradictions:
     stored = np.stack([table["p_lower"], table["p_upper"], np.zeros(len(top)), table["rival_upper"]], axis=1)
 
     def lowered(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return limits as they are stored, lowered by the total variation distance of the drawn noise."""
+        """Return the limits as a run stores them, weakened by the total variation distance of the drawn noise."""
         return np.stack([lower_by(limits[:, 0], delta), limits[:, 1], limits[:, 2], raise_by(limits[:, 3], delta)], 1)
 
     last, best = lowered(last), lowered(best)
@@ -86,7 +86,7 @@ def check_sequences(run: Run) -> Contradictions:
 
 
 def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDArray[np.float64]:
-    """Return the best limits [N, 4] over all looks that the stored votes make possible."""
+    """Return the best limits [N, 4] that the stored votes make possible, taken over all looks."""
     rows, drawn = np.arange(len(top)), counts.sum(axis=1)
     votes = counts[rows, top]
     others = counts.copy()
@@ -107,7 +107,7 @@ def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDAr
 
 
 def _max_early_votes(votes: _Ints, drawn: _Ints, look: int) -> _Ints:
-    """Return the largest possible number of votes among the first ``look`` of ``drawn`` samples."""
+    """Return the largest credible number of votes in the first ``look`` samples, given the votes in all ``drawn``."""
     share = votes / drawn
     low, high = share, np.ones(len(share))
     for _ in range(_BISECTIONS):

@@ -61,9 +61,9 @@ class SweepSettings:
             not a module, only this name identifies it. A run in a file then requires the name.
         allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;
             the run records the change.
-        executor: where chunks are computed. None is this process. A list such as ["cuda:0", "cuda:1"], "all" or "cpu:4"
-            names devices of this machine. "ray", "ray://HOST" or a `RayCluster` is a Ray cluster. Results are bitwise
-            equal on the same kind of hardware.
+        executor: where chunks are computed. None is this process. To use devices of this machine, pass "all", "cpu:4"
+            or a list such as ["cuda:0", "cuda:1"]. "ray", "ray://HOST" or a `RayCluster` is a Ray cluster. Results are
+            bitwise equal on the same kind of hardware.
         threads: number of CPU threads of a forward pass. The run records this number, since it may change the rounding.
             By default, a resumed run uses its recorded number, and a new run uses torch's default. In a worker, a new
             run uses the worker's share of the machine's CPUs.

@@ -295,7 +295,7 @@ def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
 
 
 def _read_fixed_header(path: Path) -> Header | None:
-    """Read the header of a run on images, without locks since it never changes; None for other databases."""
+    """Read the header of a run on images without locks, since headers never change; return None for other databases."""
     for attempt in range(_ATTEMPTS):
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"

@@ -141,7 +141,7 @@ class RunWriter(LockedFile):
             raise InputError("store", "the first image of a chunk of this run", f"{first}: {error}") from error
 
     def _renew_digests(self, indices: Sequence[int]) -> None:
-        """Update the digests of the chunks of these images, in the transaction that changes them."""
+        """Update the digests of the chunks of these images, in the transaction that changes these chunks."""
         numbers = np.unique(self._chunks.numbers(np.asarray(indices, dtype=np.int64)))
         ChunkDigests(self.connection, self.header, self._chunks).renew(numbers.tolist())
 
@@ -150,7 +150,7 @@ class RunWriter(LockedFile):
         return Chunks(self.header.parameters)
 
     def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
-        """Return changed records (machine and error) of these images' chunks; a grid run refuses another machine."""
+        """Return changed chunk records (machine, error) of these images; on a grid, refuse all other machines."""
         if self.header.identity is None:
             return {}
         run_machine = self.header.identity.machine
@@ -270,7 +270,7 @@ class RunWriter(LockedFile):
 
 
 def _grid_hint(stored: Header, header: Header) -> str:
-    """Name argument and option for the stored run's grid if it differs, since the user may never have typed it."""
+    """Return a hint: argument and option for the stored grid if it differs, since the user may never have typed it."""
     grid, asked = stored.parameters.get("grid"), header.parameters.get("grid")
     if grid == asked:
         return ""
@@ -278,7 +278,7 @@ def _grid_hint(stored: Header, header: Header) -> str:
 
 
 def _code_hint(stored: Header, header: Header) -> str:
-    """Name the argument and the option that allow changed code of the model, if nothing else differs."""
+    """Return a hint naming the argument and option that allow changed code of the model, if nothing else differs."""
     if stored.identity is None or header.identity is None:
         return ""
     allowed = replace(header, identity=replace(header.identity, code=stored.identity.code))

@@ -17,13 +17,13 @@ _PAUSE_S: Final = 0.1
 
 
 def is_written(path: Path) -> bool:
-    """Whether a process of this or another machine that shares the folder holds SQLite's write lock on a run.
+    """Whether a process, on this machine or on another that shares the folder, holds SQLite's write lock on a run.
 
-    The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so the companion need
-    not be opened for them. Locks of other machines are queried from the file system or its network server. This query
-    opens and closes the companion file. Closing the companion would release this process's own locks on it, so the
-    query is omitted if this process holds a lock on it. If the system has no list of locks, an existing companion
-    counts as a lock, although a killed writer leaves a companion, too.
+    The lock is on the companion file that ends in -shm. For locks of this machine, the companion need not be opened,
+    because Linux lists them. For locks of other machines, the file system or its network server is queried. This query
+    opens and closes the companion file. If this process holds a lock on the companion, the query is omitted, because
+    closing the file would release the lock. If the system has no list of locks, an existing companion counts as a lock,
+    although a killed writer leaves a companion, too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

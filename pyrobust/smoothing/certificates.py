@@ -50,9 +50,9 @@ class _Results(Tabular):
     def repeated(self) -> int:
         """Number of examples that share their noise with an earlier example of the call.
 
-        Noise keyed by values is equal for equal examples, so each of these examples repeats an earlier result. A rate
-        over the call is then based on fewer distinct examples than rows, and the rate's confidence interval does not
-        account for this.
+        If the noise is keyed by values, equal examples have equal noise, so each example counted here repeats an
+        earlier result. A rate over all examples of the call is then based on fewer distinct examples than rows, and the
+        rate's confidence interval does not account for this.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -90,7 +90,7 @@ class Certificates(_Results):
         p_lower: [B], float64; lower confidence bound on the probability of the selected class; for "sequential", the
             largest of the bounds at all looks.
         counts0: [B, K + 1], int64; votes of the n0 samples that select the class. Column K counts samples without a
-            winner (NaN or +inf) and, on a grid, samples whose noise lies in the tails, where it is not drawn.
+            winner (NaN or +inf) and, on a grid, samples with noise in the tails, where its magnitude is not drawn.
         counts: [B, K + 1], int64; votes of the samples that estimate the class's probability, in the same columns.
         samples: [B], int64; samples drawn for each example, including those of the selection.
         undecided: [B, R], bool; whether the r-th of ``radii`` was neither certified nor given up within n samples. All

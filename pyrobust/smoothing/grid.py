@@ -16,7 +16,7 @@ from pyrobust.ops.grid_table import grid_noise
 
 
 def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
-    """Bound the total variation distance of drawn image noise from round(sigma·N(0, 1) / step), rounded up.
+    """Bound the total variation distance of drawn image noise from round(sigma·N(0, 1) / step); round the bound up.
 
     >>> 0 < sample_delta(0.25, Fraction(1, 255), 3 * 32 * 32) < 1e-15
     True
@@ -25,7 +25,7 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 
 
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Reduce a lower bound for the noise as drawn, so that it also holds for exact Gaussian noise on the grid.
+    """Reduce a lower bound that holds for the drawn noise, so that it also holds for exact Gaussian noise on the grid.
 
     Computes ``max(0, p_lower - delta)``, rounded down. delta bounds the total variation distance between the exact and
     the drawn noise.
@@ -38,7 +38,7 @@ def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
 
 
 def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Raise an upper bound or p-value for the noise as drawn, so that it also holds for exact Gaussian noise.
+    """Raise an upper bound or p-value that holds for the drawn noise, so that it also holds for exact Gaussian noise.
 
     Computes ``min(1, p + delta)``, rounded up.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ImageNoise:
-    """Coordinates of the noise of B images, as the noise contract defines them.
+    """Coordinates of the noise of B images, as docs/decisions/noise-contract.md defines them.
 
     Attributes:
         words: for each image, the third word of the Philox counter. Without keys, this word is the image's index in the

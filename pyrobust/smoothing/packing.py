@@ -43,10 +43,10 @@ class SequencePacker:
     The number of samples after which an image is decided depends only on its own votes. Its result therefore does not
     depend on the batch size, on the order of images or on the other active images. All batches are full, except the
     last batch of a selection, and the batches at the end, when the remaining samples do not fill a batch. On a grid,
-    the model runs on whole batches even at the end. The spare rows of these batches hold samples beyond the next look,
-    the sample size at which the image is judged next. If it is decided there, these samples are dropped. The batches
-    depend only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed.
-    ``example`` is one image [...] as ``fetch`` returns it.
+    the model runs on whole batches even at the end. A look is a sample size at which an image is judged. The spare rows
+    of these last batches hold samples beyond the next look of their images. If an image is decided at this look, its
+    samples beyond the look are dropped. The batches depend only on the images and the batch size, even if sampling is
+    stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -145,7 +145,7 @@ class SequencePacker:
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
 
     def _look_ahead(self, room: int) -> list[list[tuple[int, int, int]]]:
-        """Return runs beyond the next look, one list per look, to fill rows that the model computes in any case."""
+        """Return runs of samples beyond the next look, one list per look, for rows that the model computes anyway."""
         stages: list[list[tuple[int, int, int]]] = []
         looks = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
         while room and (looks := {slot: look for slot, look in looks.items() if look < self.rule.n}):

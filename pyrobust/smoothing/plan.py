@@ -35,8 +35,8 @@ class PlannedMethod:
         name: "fixed", "sequential" or "hybrid". "fixed" takes n_max samples and computes one Clopper-Pearson bound.
         samples: expected number of samples per image until all radii are decided, including n0.
         standard_error: standard error of ``samples`` for a run with as many images as the pilot run; 0.0 for "fixed".
-            This error is due to the choice of the run's images, their sampling and the pilot's sampling. A run on the
-            pilot's own images varies less.
+            This error has three sources: the choice of the run's images, the sampling of these images, and the sampling
+            in the pilot. A run on the pilot's own images varies less.
         samples_alone: for each radius, expected number of samples per image if only this radius had to be decided.
         certified: for each radius, share of images certified, whether correctly or not.
         undecided: for each radius, share of images neither certified nor given up before n_max.
@@ -310,7 +310,7 @@ def _simulate(
     fixed_counts: Sequence[int],
     rng: np.random.Generator,
 ) -> tuple[_Floats, _Floats, _Bools]:
-    """Simulate each image and radius: samples until decided, certificates gained over fixed n, and if undecided."""
+    """Return, for each image and radius: samples until decided, certificates gained over fixed n, whether undecided."""
     looks = np.array(rule.looks)
     counts = rng.binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
     stops, gained, undecided = [], [], []

@@ -40,8 +40,8 @@ class Sampler:
     """Sampler of a smoothed classifier, for one noise distribution, one seed and one base classifier.
 
     With a grid, the images x are passed as integer multiples of the grid's step. All samples of a call then run in
-    batches of one size, with deterministic kernels. A sample with noise in the tails votes for no class. ``normalize``
-    is (mean, std), applied after the noise.
+    batches of one size, with deterministic kernels, and a sample with noise in the tails votes for no class.
+    ``normalize`` is (mean, std), applied after the noise.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -92,11 +92,11 @@ class Sampler:
         return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
 
     def delta(self, shape: Sequence[int]) -> float:
-        """Bound the total variation distance of drawn noise from exact noise, for this shape; 0.0 without a grid."""
+        """Return a bound on the total variation distance of drawn and exact noise of this shape; 0.0 without a grid."""
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def session(self) -> AbstractContextManager[None]:
-        """Enter a session of the runner, which the stages of one call share."""
+        """Enter a session of the runner; all stages of one call share this session."""
         return self.runner.session(pinned=self.grid is not None)
 
     def count(
@@ -114,8 +114,8 @@ class Sampler:
 
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
-            runs: runs of consecutive samples of one image, at least one sample each (``SampleRun``), in any order; a
-                row of x may occur in several runs.
+            runs: in any order. Each run (``SampleRun``) holds at least one sample; its samples are consecutive and
+                belong to one image. A row of x may occur in several runs.
             stages: stage of the noise contract, one for all runs or one for each run.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
@@ -188,7 +188,7 @@ class Sampler:
         *,
         one_example: bool = False,
     ) -> list[npt.NDArray[np.int64]]:
-        """Count the votes of each image in each stage, [B, K + 1] int64; arguments and errors as for ``count``.
+        """Count the votes of each image, [B, K + 1] int64 for each stage; arguments and errors as for ``count``.
 
         The stages share batches; ``samples`` holds pairs of a stage and its number of samples per image.
 

@@ -1,4 +1,4 @@
-"""Sequential certification rule: decides radii from the counts at fixed sample sizes, by a confidence sequence."""
+"""Sequential certification rule that decides radii from the counts at fixed sample sizes, by a confidence sequence."""
 
 from __future__ import annotations
 
@@ -73,11 +73,12 @@ class ImageSequence:
 class CertificationRule:
     """Rule for sequential certification: when to judge an image, what its counts prove, and when it is decided.
 
-    At each of the sample sizes ``looks(n)``, the Krichevsky-Trofimov confidence sequence (Ville, 1939; Voráček, 2024)
-    bounds p_A, the probability of the selected class. A radius is reached when the running maximum of the lower limits
-    proves it. If an image has very few votes at a look, a certificate is no longer worth the samples that it would take
-    (``pyrobust.stats.SequentialRule``). The radius is then given up (rejected). Giving up certifies nothing, so it uses
-    no part of alpha. An image is decided when every radius is reached or given up, or after n samples.
+    At each look, that is, at each of the sample sizes ``looks(n)``, the Krichevsky-Trofimov confidence sequence (Ville,
+    1939; Voráček, 2024) bounds p_A, the probability of the selected class. A radius is reached when the running maximum
+    of the lower limits proves it. A radius is given up (rejected) if the selected class has very few votes at a look: a
+    certificate is then no longer worth the samples that it would take (``pyrobust.stats.SequentialRule``). Giving up
+    certifies nothing, so it uses no part of alpha. An image is decided when every radius is reached or given up, or
+    after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
       Near the largest radius that n samples can prove, this bound certifies more images. In return, earlier looks need
@@ -158,7 +159,7 @@ class CertificationRule:
 
     @cached_property
     def given_up(self) -> _Ints:
-        """Largest number of votes at which a radius is given up, [looks, R], without ``two_class``.
+        """Largest number of votes at which a radius is given up, [looks, R]; applies only without ``two_class``.
 
         At the last look, every image that is not certified could count as given up. Instead, an image is given up at
         the last look only if its share of votes is small: at most the largest share that is given up at the previous
@@ -221,7 +222,7 @@ class CertificationRule:
         return updated
 
     def reached(self, limits: _Floats) -> _Bools:
-        """Whether each radius is certified, [B, R], from limits [B, 4]."""
+        """Whether the limits [B, 4] certify each radius, [B, R]."""
         reached: _Bools = limits[:, :1] >= self.required
         if self.two_class:
             radius = self._two_class_estimate(limits[:, :1], limits[:, 3:])
@@ -253,7 +254,7 @@ class CertificationRule:
         return np.asarray(decided | (drawn == self.n), dtype=np.bool_)
 
     def results(self, images: list[ImageSequence]) -> dict[str, Any]:
-        """Collect the results of decided images by name.
+        """Collect the results of decided images in a dictionary; its keys are the names of the results.
 
         Returns:
             A dictionary. ``indices``, ``prediction``, ``radius``, ``p_lower``, ``p_upper``, ``rival_upper`` and

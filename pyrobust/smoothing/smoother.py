@@ -62,19 +62,19 @@ class RandomizedSmoothing:
     a lower confidence bound on the probability of this class (Clopper and Pearson, 1934). The bound gives the certified
     radius (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
 
-    If an example's index in a data set is given, its noise depends only on (seed, image index, sample index).
-    Otherwise, a 64-bit hash of seed, grid step, shape and values replaces the seed and the image index. The noise does
-    not depend on the batch size, the number of threads, the order of examples, or the split of a data set into calls.
-    If the arithmetic of the model does not depend on the batch, the counts do not depend on any of these either. A
-    certificate is void for an x that was chosen after seeing counts made with the same seed.
+    If the index of an example in a data set is given, the noise of the example depends only on (seed, image index,
+    sample index). Otherwise, a 64-bit hash of seed, grid step, shape and values replaces the seed and the image index.
+    The noise does not depend on the batch size, the number of threads, the order of examples, or the split of a data
+    set into calls. If the arithmetic of the model does not depend on the batch, the counts do not depend on any of
+    these either. A certificate is void if its x was chosen after seeing counts made with the same seed.
 
     Without indices, an example gets the same noise in a loop ``for x in images: smoother.certify(x)``, in a loop of
     ``certify_batch`` over a loader, and in one call with all images. It follows that
 
-    - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
+    - two examples that differ share noise only with probability 2^-64;
     - repeating a call uses up no alpha and gives no new information;
-    - calls with another n, sigma or model reuse the draws for the same x, so the best of several results does not hold
-      at level alpha, unless alpha is divided by the number of results or the choice is made with another seed;
+    - calls with another n, sigma or model reuse the draws for the same x. The best of several results therefore does
+      not hold at level alpha, unless alpha is divided by the number of results or the choice is made with another seed;
     - every other x, however close, gets fresh noise, and its certificate may again be wrong with probability alpha; a
       certificate that was found by searching for a certified x is therefore void.
 
@@ -178,7 +178,7 @@ class RandomizedSmoothing:
             x: the examples, or their data set.
 
         Raises:
-            InputError, InputTypeError: no example, or x is not a batch of floats.
+            InputError, InputTypeError: x holds no example, or is not a batch of floats.
             ModelError: the model does not return logits.
 
         >>> smoother = RandomizedSmoothing(torch.nn.Linear(4, 3), sigma=0.5)
@@ -202,8 +202,8 @@ class RandomizedSmoothing:
         fine for sigma, the returned smoother has no grid, and a warning is logged the first time.
 
         Args:
-            x: all examples that one smoothed classifier is to classify, or their data set. Another grid would define
-                another classifier.
+            x: all examples that one smoothed classifier is to classify, or their data set. Pass all of them, because
+                another grid would define another classifier.
         """
         self.infer_classes(x)
         if self.grid != "auto":
@@ -239,9 +239,9 @@ class RandomizedSmoothing:
     def predict(self, x: Numbers, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
-        The prediction is wrong with probability at most alpha. The two classes with the most of n votes are compared by
-        the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a separate
-        class. If this class has the most votes, the prediction is ``ABSTAIN``.
+        The prediction is wrong with probability at most alpha. The two classes with the most votes, out of n, are
+        compared by the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a
+        separate class. If this class has the most votes, the prediction is ``ABSTAIN``.
 
         Args:
             x: one example, [...] (no batch dimension).
@@ -317,7 +317,8 @@ class RandomizedSmoothing:
             alpha: probability that a certificate is wrong, in (0, 1).
             indices: image index from which each example's noise is derived, in [0, 2**32). By default, the noise is
                 derived from seed, shape and values; see the class.
-            radii: radii of interest, at least 0, for ``Certificates.certified``; at least one for "sequential".
+            radii: radii of interest for ``Certificates.certified``, none of them negative; "sequential" needs one or
+                more radii.
             method: "fixed" draws n samples for every example; "sequential" draws samples until every radius is decided,
                 at most n (``pyrobust.smoothing.sequential.CertificationRule``).
             hybrid: share of alpha in [0, 1) that "sequential" reserves for a Clopper-Pearson bound at n samples;
@@ -499,7 +500,7 @@ class RandomizedSmoothing:
             alpha: probability that a certificate is wrong, in (0, 1).
             hybrid: share of alpha in [0, 1) reserved for a Clopper-Pearson bound at n samples; default 0.01.
             two_class: whether to bound the other classes, too; Gaussian noise only.
-            delta: bound on the total variation distance between drawn and exact noise of one example,
+            delta: bound on the total variation distance between drawn and exact noise of one example; see
                 ``sampler.delta``.
 
         Returns:

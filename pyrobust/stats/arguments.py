@@ -21,7 +21,7 @@ CountArray: TypeAlias = npt.NDArray[np.int64]
 
 
 def as_counts(name: str, value: Any) -> CountArray:
-    """Return counts as int64; errors name the argument."""
+    """Return counts as int64; error messages contain the name of the argument."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
         raise InputTypeError(
@@ -33,7 +33,7 @@ def as_counts(name: str, value: Any) -> CountArray:
 
 
 def as_real(name: str, value: Any) -> FloatArray:
-    """Return real numbers as float64; errors name the argument."""
+    """Return real numbers as float64; error messages contain the name of the argument."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         raise InputTypeError(

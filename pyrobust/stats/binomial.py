@@ -11,8 +11,8 @@ The tail is summed from its largest term. For X ~ Bin(n, p) with probability mas
 
 p is a double, hence a ratio of integers. S is therefore computed as an integer sum, with every term rounded up. r(j)
 decreases in j. Once r < 1, the remainder after a term t is therefore at most t r / (1 - r). ln b is computed by
-Stirling's series. Newton's method uses the slope d ln P / d ln p = k / S, which decreases in p, so in exact arithmetic
-a step never overshoots.
+Stirling's series. Newton's method uses the slope d ln P / d ln p = k / S. This slope decreases in p. In exact
+arithmetic, a step therefore never overshoots.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Confidence interval for the mean of numbers in [0, 1] in independent clusters, for a fixed number of clusters.
+"""Confidence interval for the mean of numbers in [0, 1] that come in a fixed number of independent clusters.
 
 For cluster i, let w_i be size_i / max(size). Let s_i be the sum of the cluster's numbers divided by max(size), and let
 mu_i be the expectation of the mean of these numbers. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all
-numbers. A bet of share g in [0, 1] against "t >= u" multiplies its wealth by
+numbers. For each cluster i, a bet against "t >= u" with a share g in [0, 1] of the wealth multiplies the wealth by
 
     f_i(u) = 1 - g (s_i - w_i u) / (1 - u) = (1 - g) + g (1 - w_i) + g (w_i - s_i) / (1 - u) >= 0.
 
@@ -21,7 +21,7 @@ By the same argument with g = 1, the probability that all numbers are zero is at
 w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability that n independent numbers in {0, 1} with mean u
 are all zero. When all numbers are zero, the test rejects "t >= u" if p0(u) <= alpha. Otherwise, the test rejects "t >=
 u" if p0(u) < alpha and the wealth is at least 1 / (alpha - p0(u)). The test's total error is at most alpha. So the
-bound for all zeros is exact.
+bound is exact when all numbers are zero.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
     Args:
         totals: sum of the numbers of each cluster, [N], in [0, size]. The sums are taken as exact.
-        sizes: number of numbers in each cluster, above 0; [N], or one size for all clusters.
+        sizes: how many numbers each cluster has, above 0; [N], or one size for all clusters.
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:
@@ -97,7 +97,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
 
 def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float:
-    """Return the least u found such that all larger u are proved to be rejected."""
+    """Return a u, the least one found, such that all larger u are proved to be rejected."""
     n, largest = len(sizes), float(sizes.max())
     if not zeros.any():
         return 1.0
@@ -133,7 +133,7 @@ def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float
 def _rejected(
     u: _Floats, edges: _Floats, terms: tuple[_Floats, ...], n: int, alpha: float, nothing: bool
 ) -> npt.NDArray[np.bool_]:
-    """Whether each "t >= u" [K] is certainly rejected by the bets of the cell that begins at its edge [K].
+    """Whether the bets of the cell that begins at ``edges`` [K] certainly reject "t >= u", for each u [K].
 
     If "t >= u" is rejected for one u, it is also rejected for all larger u in the same cell.
     """

@@ -11,9 +11,9 @@ from typing import Final
 MARGIN: Final = 2.0**-40
 """Distance by which a guess is moved to the safe side, relative to min(p, 1 - p), or to |z| for the normal quantile.
 
-It is 9e-13, above the usual error of the guess, so that the first proof usually succeeds, and far below anything
-visible in a radius. Only tightness depends on it, not soundness: the returned bound lies within 4 margins plus 8 units
-in the last place of the exact bound.
+The value 9e-13 is above the usual error of the guess, so the first proof usually succeeds. It is also far below
+anything visible in a radius. Only tightness depends on this distance, not soundness: the returned bound lies within 4
+margins plus 8 units in the last place of the exact bound.
 """
 
 MAX_NEWTON: Final = 100

@@ -11,11 +11,11 @@ from pyrobust.errors import InputError
 
 
 def holm(p_values: Iterable[float]) -> list[float]:
-    """Adjust p-values of several tests, so that rejecting those ≤ alpha errs with probability ≤ alpha.
+    """Adjust the p-values of several tests, so that rejecting those ≤ alpha makes any error with probability ≤ alpha.
 
     Let p₍₁₎ ≤ … ≤ p₍ₘ₎ be the p-values in ascending order. The i-th adjusted value is the maximum, over j ≤ i, of
-    min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). The probability that any true hypothesis is rejected is at most alpha however
-    the tests depend on each other.
+    min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). Whatever the dependence between the tests, the probability that any true
+    hypothesis is rejected is at most alpha.
 
     Args:
         p_values: [m], in [0, 1]; each is a valid p-value of its own test.
@@ -43,6 +43,6 @@ def holm(p_values: Iterable[float]) -> list[float]:
 
 
 def _product(factor: int, value: float) -> float:
-    """``factor · value``, rounded up."""
+    """Return ``factor · value``, rounded up."""
     product = factor * value
     return product if Fraction(product) >= factor * Fraction(value) else math.nextafter(product, math.inf)

@@ -10,8 +10,8 @@ sequence if K is drawn from a beta-binomial prior. For the true K, W(K) = Q / P(
 and the probability that it is ever 1/alpha or more is at most alpha (Ville, 1939). The set of all K with W(K) < 1/alpha
 is the confidence sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020). It
 may be inspected after any example, any number of times. At n = N, it contains only the true K. P is log-concave in K,
-so the sequence is an interval at each n. The ends of this interval are found by bisection, which starts at the K that
-maximises P. This K is the integer part of A (N + 1) / n.
+so the confidence sequence is an interval at each n. The ends of this interval are found by bisection, which starts at
+the K that maximises P. This K is the integer part of A (N + 1) / n.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def population_sequence(
 ) -> tuple[CountArray, CountArray]:
     """Bounds on the number of successes in a finite population, from members seen in random order, valid at all times.
 
-    For every population, with probability at least 1 - alpha, the number of successes is within the bounds at all
-    numbers of members seen. The order has to be random, with all permutations equally likely. One may inspect the
-    bounds and stop at any time.
+    For every population, with probability at least 1 - alpha, the bounds after 1, 2, ..., N members all contain the
+    number of successes. The order has to be random, with all permutations equally likely. One may inspect the bounds
+    and stop at any time.
 
     Args:
         successes: A, integers in [0, n]; any shape that broadcasts with the other arguments.
@@ -83,7 +83,7 @@ def population_sequence(
 def _last_open(
     inside: CountArray, outside: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> CountArray:
-    """Find the K nearest to the impossible value ``outside`` that is not proved to be excluded, by bisection."""
+    """Find, by bisection, the K nearest to the impossible value ``outside`` among those not proved to be excluded."""
     while (np.abs(outside - inside) > 1).any():
         middle = (inside + outside) // 2
         excluded = _excluded(np.clip(middle, a, total - f), a, f, total, alpha)

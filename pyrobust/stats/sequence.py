@@ -1,7 +1,7 @@
 """Krichevsky-Trofimov confidence sequence for a proportion: bounds valid at all sample sizes at once, rounded outward.
 
-A gambler who bets on each trial with the odds of Krichevsky and Trofimov (1981) against a coin of probability p has,
-after A successes and F failures in N trials, the wealth
+A gambler bets on each trial with the odds of Krichevsky and Trofimov (1981) against a coin of probability p. After A
+successes and F failures in N trials, the wealth of this gambler is
 
     W(p) = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(N + 1) p^A (1 - p)^F).
 
@@ -17,9 +17,9 @@ remainder for ln Gamma(N + 1). Moreover,
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
 and every rounding error is small relative to its own term, because p enters only through d. Newton's method finds d.
-Let S be ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N). The returned limit is valid in spite of rounding. For this,
-N D is lowered by _ROUNDING times the size of its terms, S is raised by _ROUNDING times the size of its terms, and N D
-must still be at least S.
+Let S be ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N). The returned limit is valid in spite of rounding: N D is
+lowered by _ROUNDING times the size of its terms, S is raised by _ROUNDING times the size of its terms, and the lowered
+N D must be at least the raised S.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_PROOFS: Final = 4
 
 @lru_cache(maxsize=1)
 def _small_remainders() -> tuple[FloatArray, FloatArray]:
-    """Tables of h(x) and g(x) for x = 0, 1, ..., 31, rounded up; g(0) is not used."""
+    """Return tables of h(x) and g(x) for x = 0, 1, ..., 31, rounded up; g(0) is not used."""
     half, whole = [], [0.0]
     with localcontext(context()):
         root = (2 * pi()).ln() / 2
@@ -90,7 +90,7 @@ def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> Fl
 
 
 def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: FloatArray) -> tuple[FloatArray, ...]:
-    """Return the terms of N D at N p = a = A - d, A ln(A / a) and F ln((F + d) / F); N D is their difference."""
+    """Return the terms A ln(A / a) and F ln((F + d) / F), whose difference is N D at N p = a = A - d."""
     # The smaller of a and d is exact and enters the logarithm.
     small = d <= 0.5 * successes
     gain = np.where(small, -np.log1p(-np.where(small, d, 0.0) / successes), np.log(successes / np.where(small, 1.0, a)))
@@ -98,7 +98,7 @@ def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: F
 
 
 def _limit(successes: CountArray, failures: CountArray, alpha: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return a lower limit p with proved W(p) >= 1/alpha for A >= 1, as a = N p and d = A - a; a = 0 if unproved."""
+    """Return a = N p and d = A - a for a lower limit p with proved W(p) >= 1/alpha; a = 0 if unproved. Needs A >= 1."""
     bound = _bound(successes, failures, alpha)
     wins, losses = successes.astype(np.float64), failures.astype(np.float64)
     trials = wins + losses
@@ -202,7 +202,7 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
 
 
 def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> CountArray:
-    """Find the approximate smallest A > N p with W(p) >= 1/alpha by bisection; N + 1 if there is none."""
+    """Find by bisection, approximately, the smallest A > N p with W(p) >= 1/alpha; N + 1 if there is none."""
     below, above = np.floor(trials * p).astype(np.int64), trials + 1
     while (above - below > 1).any():
         a = np.clip((below + above) // 2, 1, trials)
@@ -218,7 +218,7 @@ def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> Coun
 def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """Find the last count in direction -step that meets a monotone condition, searched nearby; else outside [0, N]."""
+    """Find, near ``count``, the last one in direction -step that meets a monotone condition; outside [0, N] if none."""
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))

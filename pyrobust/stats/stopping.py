@@ -1,10 +1,11 @@
 """Stopping for futility: when further samples of an image cost more than their possible certificate is worth.
 
 This is optimal stopping by backward dynamic programming (Bellman, 1957). Chernoff and Ray (1965) treat the choice
-between a known and an unknown coin. A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The
-value of an undecided count is the expected value at the next look minus the price of the samples until then. If this
-difference is not positive, the image is given up. Nothing here is rounded outward, because a wrong decision to give up
-only loses certificates. In very rare cases, a count may differ by one between processors.
+between a known and an unknown coin. A certificate is worth 1, a sample costs ``price``, and the success probability p
+has Jeffreys' prior. A look is a sample size at which the image is judged by its count of successes. The value of an
+undecided count is the expected value at the next look minus the price of the samples until then. If this difference is
+not positive, the image is given up. Nothing here is rounded outward, because a wrong decision to give up only loses
+certificates. In very rare cases, a resulting count may differ by one between processors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NEGLIGIBLE: Final = 1e-10
 
 
 def _prior(target: float, n_max: int) -> tuple[FloatArray, FloatArray]:
-    """Return a grid of failure probabilities and their weights under Jeffreys' prior, uniform in arcsin(sqrt(p))."""
+    """Return a grid of failure probabilities p and its weights by Jeffreys' prior (uniform in arcsin(sqrt(p)))."""
     angle, half = np.arcsin(np.sqrt(target)), 0.25 / np.sqrt(n_max)
     # Offsets from the target's angle grow geometrically, from half a standard deviation to 90 degrees.
     low, high = 1e-6, 60.0
@@ -65,7 +66,7 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 
 
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
-    """Return the largest count at which the image is given up at each look, int64; -1 if it never is.
+    """Return, for each look, the largest count at which the image is given up, int64; -1 if there is no such count.
 
     ``certified`` holds the smallest certifying count of each look. ``target`` is the smallest frequency that certifies
     at the last look, in (0, 1]. ``price`` is the price of one sample, in units of the value of a certificate.

@@ -147,10 +147,10 @@ class WordAttack(ABC):
 
     @abstractmethod
     def _search(self, search: TextSearch, clean: TextMargin, max_changes: int) -> Query[Candidate]:
-        """Find a candidate that fools the model in at most ``max_changes`` changes, else that of the lowest margin."""
+        """Find a candidate with at most ``max_changes`` changes that fools the model, else one of lowest margin."""
 
     def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:
-        """Judge and return the options that the constraints allow, and whether the queries sufficed for all of them."""
+        """Judge the options within the constraints; return those judged, and whether the queries sufficed for all."""
         texts = [(changes, search.text(changes)) for changes in options]
         kept = [(c, t) for c, t in texts if all(allow(search.original, t) for allow in self.text_constraints)]
         judgements = yield from search.judge([text for _, text in kept])

@@ -92,9 +92,10 @@ def certify_words(
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
-    where E(w) is the vector of word w. It is exact for a network that is linear in the vectors. If at most d words are
-    replaced at once, the minimum replaces the value of the original word only at the d positions where these two values
-    differ most.
+    where E(w) is the vector of word w. This minimum is exact for a network that is linear in the vectors. If at most d
+    words are replaced at once, each position has two values: the minimum over its words, and the value of its original
+    word. The minimum replaces the value of the original word only at the d positions where these two values differ
+    most.
 
     Args:
         classifier: embedding and network.
@@ -222,7 +223,7 @@ class Problem:
         return list(self._bounded.values())
 
     def bounds(self, chosen: Tensor, changes: Tensor) -> Tensor:
-        """Return lower bounds [n, K − 1] of the margins of chosen texts, each with at most its number of changes."""
+        """Return lower bounds [n, K − 1] of margins of chosen texts; ``changes`` limits the changes of each text."""
         with evaluation_mode(self._network):
             return self._in_parts(chosen, changes)
 
@@ -276,7 +277,7 @@ class Problem:
         return lower
 
     def _points(self, texts: list[int]) -> tuple[Tensor, Tensor]:
-        """Return vectors [n, K, L, ...] of all words, the first repeated as padding, and whether all are finite."""
+        """Return word vectors [n, K, L, ...], padded with a position's first, and which texts have only finite ones."""
         chosen = pad_choices([[[self._row[index] for index in words] for words in self.sets[i]] for i in texts])
         chosen = chosen.to(self._vectors.device)
         finite = self._finite[chosen].flatten(1).all(1)

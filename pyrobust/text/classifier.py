@@ -91,7 +91,7 @@ class WordClassifier:
         return self._index.get(self._key(word), self._unknown)
 
     def indices(self, substitutions: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Distinct word indices at each position of the network's input for one text, the original word's index first.
+        """Return a text's distinct word indices at each position of the network's input, the original word's first.
 
         Args:
             substitutions: the words at each position, with the original word first, as returned by
@@ -178,7 +178,7 @@ class WordClassifier:
 
 
 def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Return a tensor [N, K, L] of the indices of texts of equal length; short lists are padded with their first index.
+    """Return the indices of texts of equal length as a tensor [N, K, L]; short lists are padded with their first index.
 
     Args:
         texts: for each text, the indices at each position; see ``WordClassifier.indices``.
@@ -198,7 +198,7 @@ def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
 
 
 def by_length(texts: Sequence[Sequence[object]]) -> dict[int, list[int]]:
-    """Return the indices of the texts in their order, grouped by the number of words.
+    """Return the indices of the texts, grouped by the number of words; each group keeps the order of the texts.
 
     >>> by_length([["a", "film"], ["good"], ["a", "bore"]])
     {2: [0, 2], 1: [1]}

@@ -45,15 +45,15 @@ class WordSubstitution(WordAttack):
             place ("mask"), with its first substitute ("substitute") or with its best substitute ("best"). "substitute"
             takes the fewest queries, since the measured text may itself succeed; "best" tries all substitutes and
             changes the fewest words. "none" takes the words in the order of the text.
-        mask: replaces a word in the ranking "mask".
+        mask: string that replaces a word in the ranking "mask".
         beam_width: number of texts with the lowest margins that are kept from word to word.
-        passes: visit all words this many times, or until a pass changes nothing.
+        passes: number of times that all words are visited; the visits end earlier if a pass changes nothing.
         max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
             rounded down.
         max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
-        at_once: number of a word's substitutes in one request. Requests for different texts always share batches. If
-            few texts are attacked, a larger ``at_once`` gives larger batches, but may also send queries after the first
-            success.
+        at_once: number of substitutes of the same word in one request of a search. Requests for different texts always
+            share batches. If few texts are attacked, a larger ``at_once`` gives larger batches, but may also send
+            queries after the first success.
         batch_size: largest number of texts in one call of the model.
 
     Raises:
@@ -155,7 +155,7 @@ class WordSubstitution(WordAttack):
         return sorted(positions, key=margins.__getitem__), None
 
     def _best_success(self, search: TextSearch, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the fooled candidate most similar to the original; without a similarity, the first one."""
+        """Return the success most similar to the original; without a similarity, the first success."""
         fooled = [candidate for candidate in candidates if search.fooled(candidate.judgement)]
         similarity = self.similarity
         if not fooled or similarity is None:

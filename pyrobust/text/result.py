@@ -24,7 +24,7 @@ class WordAttackResult(Tabular):
             target).
         success: whether an attacked text was turned into one that is misclassified (or predicted as the target). A text
             for which no class is predicted does not count as a success.
-        changed: positions of the substituted words, ascending; positions count the words of ``split_words``.
+        changed: positions of the substituted words among the words of ``split_words``, ascending.
         words: number of words.
         margins: margins of ``texts``: the label's logit minus the largest other logit; if targeted, the largest other
             logit minus the target's logit. They are inf where no class is predicted.

@@ -27,7 +27,7 @@ from pyrobust.text.substitutions import split_words
 
 @dataclasses.dataclass(frozen=True)
 class WordCrossing:
-    """A text whose certificate an adversarial text contradicts.
+    """A text with a certificate that is contradicted by an adversarial text.
 
     Attributes:
         index: index of the text.
@@ -59,9 +59,9 @@ class WordSandwich(Tabular):
             substitutions are harmless.
         method: method of the bounds.
         semantics: network that the certificates hold for; see ``BoundOptions``.
-        rounded: with semantics "real", indices of texts that the forward pass misclassifies within their certificate,
-            without a proof that exact arithmetic misclassifies them. Rounding in the forward pass may explain these
-            errors, so they refute no certificate.
+        rounded: with semantics "real", indices of texts for which the forward pass misclassifies an adversarial text
+            within the certificate, but exact arithmetic is not proved to misclassify it. Rounding in the forward pass
+            may explain these errors, so they refute no certificate.
     """
 
     attack: WordAttackResult
@@ -102,7 +102,7 @@ class WordSandwich(Tabular):
 
     @cached_property
     def crossings(self) -> tuple[WordCrossing, ...]:
-        """Texts with a certificate that an adversarial text refutes, in the order of the texts."""
+        """Texts with a certificate that is refuted by an adversarial text, in the order of the texts."""
         upper = self.upper
         crossed = (upper <= self.certified) | (self.everything & upper.isfinite())
         return tuple(
@@ -244,7 +244,7 @@ def word_sandwich(
 def _misclassified(
     classifier: WordClassifier, attacked: WordAttackResult, crossings: Sequence[WordCrossing], options: dict[str, Any]
 ) -> set[int]:
-    """Return the texts that are proved to be misclassified in the certificates' arithmetic, which has no rounding."""
+    """Return the indices of texts whose adversarial text is proved to be misclassified in exact arithmetic."""
     judged = [crossing for crossing in crossings if crossing.predicted >= 0]
     sets = [[(word,) for word in split_words(crossing.adversarial).words] for crossing in judged]
     lower = certify_words(classifier, sets, [crossing.predicted for crossing in judged], **options).lower

@@ -74,7 +74,7 @@ class TextQueries:
         self.classes: int | None = None
 
     def __call__(self, texts: Sequence[str]) -> TextLogits:
-        """Return the logits of texts, after a check."""
+        """Return the logits of texts, after a check of the model's output."""
         self.sent += len(texts)
         with torch.no_grad(), evaluation_mode(self.model):
             output = self.model(list(texts))

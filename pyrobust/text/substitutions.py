@@ -173,7 +173,7 @@ def is_word(text: str) -> bool:
 
 
 def _in_case_of(word: str, substitute: str) -> str:
-    """Write the substitute like the word, in upper case or with a capital, if this keeps it a single word."""
+    """Write the substitute in upper case or with a capital, as the word is, if the result is still a single word."""
     if len(word) > 1 and word.isupper():
         changed = substitute.upper()
     else:

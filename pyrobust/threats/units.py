@@ -71,7 +71,7 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
 
 
 def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> str:
-    """Return the judge of this name; a name may lack the hash at its end if only one judge matches.
+    """Return the judge of this name; the hash at the end of the name may be left out if only one judge matches.
 
     >>> judge_named("refusal", ["refusal #b232db5b", "rule #0b883b25"])
     'refusal #b232db5b'

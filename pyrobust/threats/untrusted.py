@@ -57,7 +57,7 @@ def read_errors(where: str) -> Iterator[None]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its members; refuse a repeated name, because programs differ in which value they use."""
+    """Return the members of a JSON object; refuse a repeated name, because programs differ in which value they use."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
@@ -94,7 +94,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the place (file and line) and the values by column name of each row of a CSV file.
+    """Yield, for each row of a CSV file, its place (file and line) and its values by column name.
 
     The first row contains the column names.
     """

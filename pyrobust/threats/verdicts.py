@@ -21,7 +21,7 @@ class ThreatVerdict:
     """One judge's verdict on one attempt against one model.
 
     Attempts with equal model, group, threat, behaviour and prompt are repeated attempts at one prompt. Prompts with
-    equal behaviour are not independent: the behaviour is the cluster of every interval.
+    equal behaviour are not independent. All intervals therefore use the behaviours as clusters.
 
     Attributes:
         id: identifier of the attempt, and so of the judged answer; each judge has one verdict on it.
@@ -41,7 +41,7 @@ class ThreatVerdict:
         cost: cost in the log's currency (in tokens for inspect-ai), or None.
         category: category of the behaviour.
         model: name of the attacked model.
-        extras: names and texts of a table's further columns, to group by.
+        extras: names and texts of a table's further columns. Verdicts can be grouped by these columns.
     """
 
     id: str

@@ -38,7 +38,7 @@ class TrainResult(Trained):
         seed: random seed of initial weights, image order, warps and noise.
         epochs: passes over the train split.
         clean_accuracy: share of the test images that the net classifies correctly without noise, in [0, 1].
-        noisy_accuracy: share of noisy copies, 100 of each test image, that the net classifies correctly.
+        noisy_accuracy: share of the noisy copies (100 of each test image) that the net classifies correctly.
         smoothed_accuracy: share of the test images for which the correct class has the most votes of the noisy copies;
             this estimates the accuracy of the smoothed classifier.
         seconds: training time.

@@ -35,8 +35,8 @@ def ibp_loss(
         x: inputs [B, ...] in the model's dtype, within the clip range.
         y: labels [B], int64.
         epsilon: radius of the ball, at least 0; a number or a tensor [B].
-        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element, on which ``torch.compile``
-            does not specialise.
+        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element. ``torch.compile`` does not
+            specialise on the tensor's value.
         clip: (lowest, highest) value of an input element; None for no limits.
 
     Returns:
@@ -116,7 +116,7 @@ def choices_ibp_loss(
     *,
     kappa: float | Tensor = 0.5,
 ) -> Tensor:
-    """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
+    """``ibp_loss`` over products of finite sets. A set holds, for example, the vectors of a word and its substitutes.
 
     The worst-case logits are taken over a product of boxes, one for each part of the input. A part's box is the box
     around the part's points p, shrunk towards the first point p₁. Its corners are p₁ + scale·(min p − p₁) and p₁ +

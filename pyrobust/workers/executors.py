@@ -77,7 +77,7 @@ def check_executor(executor: Executor) -> RayCluster | list[str] | None:
 
 
 def _devices(text: str) -> list[str]:
-    """Devices, given their names on the command line."""
+    """Return the devices that a command-line argument names."""
     if text == "all":
         gpus = torch.cuda.device_count()
         if not gpus:
@@ -94,8 +94,8 @@ def _devices(text: str) -> list[str]:
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
     """Start workers with ``threads`` CPU threads each (default: the number in ``stored``).
 
-    If neither number is given, the processes share the CPUs of this machine equally. For Ray, ``RayActors`` then uses
-    its default.
+    If neither number is given, worker processes share the CPUs of this machine equally, and ``RayActors`` uses its own
+    default.
     """
     where = check_executor(executor)
     if where is None:

@@ -91,7 +91,7 @@ class Processes(Fleet):
         return len(self._processes)
 
     def call(self, worker: int, method: str, *arguments: Any) -> None:
-        """Send a call to the process, unless it is lost."""
+        """Send a call to the process, unless the process is lost."""
         if worker in self._processes:
             self._send(worker, dump((method, arguments), pickle.Pickler))
 

@@ -31,7 +31,7 @@ _NICENESS = "RAY_worker_niceness"
 
 
 class RayActors(Fleet):
-    """Workers in a Ray cluster: one actor for each GPU. If there are no GPUs, one actor for every ``threads`` CPUs.
+    """Workers in a Ray cluster: one actor for each GPU, or for every ``threads`` CPUs if there are no GPUs.
 
     Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
     If Ray does not run in this process yet, a cluster is started on this machine, or a connection to a cluster is
@@ -43,8 +43,8 @@ class RayActors(Fleet):
             names. If this variable is not set, "ray" stands for a new cluster on this machine. "ray://HOST:PORT" names
             the client server of a cluster, by default at port 10001.
         device: "cpu" or "cuda". By default, it is "cuda" if the cluster has GPUs.
-        threads: CPUs of an actor. By default, an actor has one CPU. An actor with a GPU has the cluster's number of
-            CPUs divided by its number of GPUs.
+        threads: number of CPUs of each actor. The default is 1 for actors without a GPU. For actors with a GPU, the
+            default is the cluster's number of CPUs divided by the cluster's number of GPUs.
         max_actors: largest number of actors. By default, there are as many as fit.
 
     Raises:
@@ -269,7 +269,7 @@ def _import_ray() -> Any:
 
 
 def _import_paths() -> list[str]:
-    """The working folder and the other folders from which this process imports."""
+    """Return the working folder and the other folders from which this process imports."""
     return [os.getcwd(), *(os.path.abspath(path) for path in sys.path if path)]
 
 
@@ -304,7 +304,7 @@ def _connect(ray: Any, address: str) -> bool:
 
 @contextlib.contextmanager
 def _as_busy_as_others() -> Iterator[None]:
-    """Let Ray start workers of normal process priority, unless the environment sets another."""
+    """Let Ray start its workers at normal process priority, unless the environment sets another priority."""
     if _NICENESS in os.environ:
         yield
         return

@@ -97,7 +97,7 @@ def _functions(value: Any) -> Iterator[Any]:
 
 
 def _places(value: Any) -> list[tuple[str, str]]:
-    """Return where a class or function is defined, as its module and top-level name; empty without source."""
+    """Return (module, top-level name) for the definition of a class or function; an empty list without source."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if module is None or _path(module) is None:
         return []
@@ -114,20 +114,20 @@ def _places(value: Any) -> list[tuple[str, str]]:
 
 
 def _path(module: types.ModuleType) -> Path | None:
-    """Return the source file of a module that is the user's or of an installed package that is not foreign."""
+    """Return the source file of a module; None if the module has none or is foreign (see ``_FOREIGN``)."""
     file = getattr(module, "__file__", None)
     foreign = module.__name__.split(".")[0] in _FOREIGN and module.__name__ != "__main__"
     return Path(file) if file and file.endswith(".py") and not foreign else None
 
 
 def _followed(module: types.ModuleType, definition: tuple[str, str]) -> bool:
-    """Whether a name in a module is followed: anywhere in user code; in installed packages, within its own file."""
+    """Whether to follow a name in a module to its definition, which must be in user code or in the same file."""
     path = _path(sys.modules[definition[0]]) if definition[0] in sys.modules else None
     return path is not None and (path == _path(module) or not _INSTALLED & set(path.parts))
 
 
 def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterator[tuple[str, str]]:
-    """Yield where the names in a statement, and the names that it imports, are defined."""
+    """Yield the place of definition of each name that a statement contains or imports."""
     values = dict(vars(module))
     for node in ast.walk(statement):
         if isinstance(node, ast.ImportFrom):
@@ -162,7 +162,7 @@ def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[t
 
 
 def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield where an attribute reached only through modules is defined, such as ``package.module.function``."""
+    """Yield the places that define an attribute that is reached only through modules (``package.module.function``)."""
     names = [attribute.attr]
     base = attribute.value
     while isinstance(base, ast.Attribute):
@@ -200,7 +200,7 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run on import; from a block, such as that of ``if``, each with that block alone."""
+    """Yield each statement that runs on import; if it is in a block (as of ``if``), only that block is kept."""
     for statement in body:
         blocks = _blocks(statement)
         if not blocks:
@@ -211,7 +211,7 @@ def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _blocks(statement: ast.stmt) -> list[tuple[ast.AST, str, list[ast.stmt]]]:
-    """Return the blocks of a compound statement with the nodes and fields that hold them, except of definitions."""
+    """Return (node, field, block) for each block of a compound statement; definitions count as having no blocks."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return []
     holders = [statement, *getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
@@ -256,7 +256,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _calls_alone(statement: ast.stmt) -> bool:
-    """Whether a statement, even inside blocks, is only an expression."""
+    """Whether a statement, regardless of the blocks around it, is only an expression."""
     blocks = _blocks(statement)
     return isinstance(statement, ast.Expr) if not blocks else _calls_alone(blocks[0][2][0])
 

@@ -23,7 +23,8 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
             - ``digits``, ``digits:train``, ``digits:all``: the bundled handwritten digits (`load_digits`); ``digits``
               is the test split;
             - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
-            - ``npz:FILE``, ``npz:FILE:IMAGES,LABELS``: arrays x and y, or the arrays named (`load_npz`);
+            - ``npz:FILE``, ``npz:FILE:IMAGES,LABELS``: the arrays x and y, or the arrays IMAGES and LABELS
+            (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
             - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``, ``tar:PATTERN:EXTENSION``: Parquet

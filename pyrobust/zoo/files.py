@@ -148,7 +148,7 @@ def _begins(path: Path, begin: bytes) -> bool:
 
 
 def _resolved(path: Path) -> Path:
-    """Return the file that a name refers to, which need not exist; raise OSError for a loop of symbolic links."""
+    """Return the file that a name refers to, existing or not; raise OSError for a loop of symbolic links."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()
     return Path(os.path.realpath(path))
@@ -182,7 +182,7 @@ def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
 
 
 def _mode(path: Path) -> int:
-    """Return the permissions of an existing file, or a new file's default, since temporary files are private."""
+    """Return the permissions to replace a temporary file's private ones: those of an existing file, or the default."""
     with contextlib.suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
     umask = os.umask(0)

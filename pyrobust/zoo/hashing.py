@@ -37,8 +37,8 @@ def model_hash(module: nn.Module) -> str:
     mode, ``requires_grad`` and the order of attributes are ignored.
 
     The hash does not cover hooks, the code of a class or function, or the values that this code reads from elsewhere
-    (globals, class attributes, files). Of other objects, it covers the class but not the contents. If the model
-    modifies an attribute as it runs, such as a counter, the hash changes.
+    (globals, class attributes, files). Of objects of all other types, it covers the class but not the contents. If the
+    model modifies an attribute as it runs, such as a counter, the hash changes.
 
     Args:
         module: any module.

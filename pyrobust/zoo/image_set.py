@@ -1,4 +1,4 @@
-"""Labelled images: the interface through which a sweep reads any data set, and data sets held in memory."""
+"""Labelled images: the interface through which a sweep reads any data set, and its in-memory implementation."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Float32Rounding:
         self._steps: list[Fraction] | None = None
 
     def __call__(self, x: Tensor) -> None:
-        """Take float64 values, some of which float32 rounds."""
+        """Take note of a float64 tensor in which rounding to float32 changes at least one value."""
         steps = [Fraction(1), *CANDIDATES] if self._steps is None else self._steps
         self._steps = [step for step in steps if is_on_grid(x, step)]
 
     @property
     def found(self) -> Rounded:
-        """Whether float32 has rounded any value so far: "no", "yes", or "grid" if the float64 values are on a grid."""
+        """Whether float32 has rounded a value so far: "no", "grid" if the float64 values are on a grid, else "yes"."""
         return "no" if self._steps is None else "grid" if self._steps else "yes"
 
 
@@ -88,7 +88,7 @@ class LabelledImages(ABC):
     @property
     @abstractmethod
     def grid(self) -> Fraction | None:
-        """The first common grid that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        """The first of a few common grids that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
 
     @property
     @abstractmethod
@@ -96,7 +96,7 @@ class LabelledImages(ABC):
         """The lowest and the highest pixel of the set."""
 
     def read(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the images float32 [B, C, H, W] or [B, D] and the labels int64 [B] of these indices, in this order.
+        """Return the images at these indices, float32 [B, C, H, W] or [B, D], and the labels, int64 [B], in this order.
 
         Raises InputError for an index outside [0, N). Raises FileFormatError if the files no longer hold the images
         whose hash is ``sha256``.
@@ -196,7 +196,7 @@ class ImageSet(LabelledImages):
 
     @cached_property
     def grid(self) -> Fraction | None:
-        """The first common grid that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        """The first of a few common grids that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
         return find_grid(self.x)
 
     @cached_property

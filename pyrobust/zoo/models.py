@@ -35,8 +35,8 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         spec: ``zoo:NAME`` is a bundled model (`list_models`). ``robustbench:DATASET/THREAT/NAME`` is a model of
             RobustBench; for cifar10/Linf, ``robustbench:NAME`` is enough. Such a spec needs the package
             ``robustbench``; no weights are downloaded. ``module:callable`` is user code, imported with the working
-            directory on the path. The callable is a torch module, or takes no arguments and returns a module, such as
-            the module's class.
+            directory on the path. It names a torch module, or a callable without arguments that returns one, such as a
+            class of torch modules.
         weights: weight file (`read_state_dict`). The default for ``zoo:`` is the bundled weights. The default for
             ``robustbench:`` is ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench stores its
             weights. By default, a module of user code keeps the weights that it has.

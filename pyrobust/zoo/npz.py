@@ -33,7 +33,8 @@ def load_npz(
     The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], or tabular
     inputs [N, D]. Images are uint8, which is divided by 255, or float in [0, 1]. Tabular inputs are float of any range.
     y [N] holds integers of at least 0. Float64 is rounded to float32. If rounding changes a value, attacks warn, and
-    certification refuses the data. Certification on a grid accepts the data if the changed values are on a grid.
+    certification refuses the data. Certification on a grid is an exception: it accepts the data if the changed values
+    are on a grid.
 
     Args:
         path: the file.
@@ -140,7 +141,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, te
 
 
 def _read_header(stream: IO[bytes], where: str, text: bool) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
-    """Return dtype, whether the order is Fortran's, shape, and offset of the data."""
+    """Return the dtype, whether the data are in Fortran order, the shape, and the offset of the data."""
     try:
         version = np.lib.format.read_magic(stream)
         if version not in ((1, 0), (2, 0), (3, 0)):

@@ -31,7 +31,7 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
 
     Raises:
         InputError: the model is unknown, or RobustBench has no file of its weights.
-        FileFormatError: the weights are missing, damaged, refused or do not fit.
+        FileFormatError: the weights are missing, damaged or refused, or do not fit the model.
         MissingExtraError: RobustBench or a package that it needs is not installed.
     """
     parts = name.split("/")

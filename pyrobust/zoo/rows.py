@@ -26,7 +26,7 @@ def as_batch(
     rounded: Callable[[Tensor], None] | None = None,
     classes: Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Convert a pair or a dictionary, of one image with its label or of a batch with labels, to x and labels [N].
+    """Convert a pair or a dictionary that holds an image and its label, or a batch and its labels, to x and labels [N].
 
     x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images if float32 does not represent their values.
     With ``classes``, labels are names from this list. Raises InputError, naming the data set, for any other row.
@@ -87,7 +87,7 @@ def numbered(labels: npt.NDArray[Any], classes: Sequence[str], where: str) -> np
 
 
 def _array(value: Any, name: str) -> npt.NDArray[Any]:
-    """Return a tensor, an array or a Pillow picture as an array, channels first."""
+    """Convert a tensor, an array or a Pillow picture to an array; a picture's channels come first."""
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     if hasattr(value, "getbands"):

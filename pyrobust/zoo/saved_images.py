@@ -191,7 +191,7 @@ def _write_folder(
 
 
 def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list[str]]:
-    """Return the table's rows if the folder is to be completed; refuse other folders unless they are new or empty."""
+    """Return the table's rows for a folder to complete, and {} for a new or empty folder; refuse any other folder."""
     if not folder.exists():
         return {}
     if not folder.is_dir():

@@ -170,5 +170,5 @@ def as_nchw(x: Tensor, where: str) -> Tensor:
 
 
 def _plain(array: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
-    """Make an array contiguous, writable and of native byte order for torch, copied only if needed."""
+    """Make an array contiguous, writable and of native byte order for torch; copy it only if needed."""
     return np.require(array, dtype, ["C", "W"])

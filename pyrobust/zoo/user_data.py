@@ -18,7 +18,7 @@ from pyrobust.zoo.user_code import call_without_arguments, find_object, working_
 
 
 def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
-    """Load the images that a user's callable returns (see ``pyrobust.zoo.load_data``); errors list ``forms``."""
+    """Load images from a user's callable (see ``pyrobust.zoo.load_data``); errors list the valid specs, ``forms``."""
     with working_directory_importable():
         try:
             function = find_object(spec, "data")

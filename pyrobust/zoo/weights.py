@@ -128,7 +128,7 @@ def fit_tensors(
     wrappers: Collection[str] = _WRAPPERS,
     ignored: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Load named tensors into a model, as `load_weights` does; ``ignored`` names may be missing or unexpected."""
+    """Load tensors by name, as `load_weights` does; names with ``ignored(name)`` true may be missing or unexpected."""
     expected = model.state_dict()
     names = {_without(wrappers, name): name for name in expected}
     renamed = {names.get(_without(wrappers, name), name): tensor for name, tensor in tensors.items()}

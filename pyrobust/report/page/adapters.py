@@ -62,8 +62,8 @@ def subjects_of(
         results: runs of any kind and certification logs, with at least one example each.
         data: the data set, for pictures. If None, the data set is loaded again from the files that a run names.
         alpha: probability that one of the intervals misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0. The first radius above 0 is the headline radius of all subjects. If
-            there are no radii, a headline radius is chosen for each norm.
+        radii: radii of the tables, at least 0. The first radius above 0 is the headline radius of all subjects: the
+            radius to which the first screen refers. If there are no radii, a headline radius is chosen for each norm.
 
     Returns:
         At least one subject, with distinct names.
@@ -125,7 +125,7 @@ def subjects_of(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What one run or log contributes to a subject that stands for the network itself."""
+    """What one run or log contributes to a subject about the network itself, not about a smoothed classifier."""
 
     network: tuple[Any, ...]  # model, data and norm
     arithmetic: tuple[Any, ...]  # arithmetic for which a proof holds
@@ -215,7 +215,7 @@ def _of_proof(result: Audit, header: Header) -> _Part:
 
 
 def _of_single(run: Run, alpha: float) -> PageSubject:
-    """Return a subject for one run other than a certification: of a smoothed classifier, or without bounds."""
+    """Return a subject for one run other than a certification: a run of a smoothed classifier, or without bounds."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:
@@ -256,7 +256,7 @@ def _crossings(both: Sandwich) -> list[AuditFinding]:
 
 
 def _asked(run: Run) -> tuple[float, ...]:
-    """Return the radii at which AutoAttack ran in a sandwich; for other runs, the bounds have them as marks."""
+    """Return the radii at which a sandwich ran AutoAttack; () for other runs, whose bounds have the radii as marks."""
     return tuple(run.parameters.get("epsilons") or ()) if run.header.type.certified == "lower" else ()
 
 
@@ -265,7 +265,7 @@ def _shown(run: Run) -> tuple[PageColumn, ...]:
 
 
 def _joined(group: Sequence[_Part], alpha: float) -> list[PageSubject]:
-    """Join the parts of one network into a subject on their common examples; without any, one subject per part."""
+    """Join the parts of one network into one subject on their common examples; without any, make one of each part."""
     index = reduce(np.intersect1d, [member.table["index"] for member in group])
     if not len(index):
         return [subject for member in group for subject in _joined([member], alpha)]

@@ -51,7 +51,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """A line that the legend and the readout list: its style, its name, and its values at the chart's positions.
+    """A line of the chart's legend and readout: its style, its name, and its values at the chart's positions.
 
     Attributes:
         style: CSS class of the line.
@@ -81,7 +81,8 @@ class Chart:
         bars: bars of a histogram.
         marker: position of a vertical line in percent; None for no line.
         lines: lines of the legend and the readout.
-        positions: positions of the readout, in the unit of the x axis; empty without a readout.
+        positions: positions at which the readout shows the values of the lines, in the unit of the x axis; empty
+            without a readout.
         start: index of the position that is read out first.
         begin, end: smallest and largest x.
         style: CSS class of the chart; "" for none.

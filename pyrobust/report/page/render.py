@@ -236,7 +236,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> Any:
-    """Write JSON for an HTML element, without characters that end it, start a comment or change writing direction."""
+    """Write JSON for HTML, without characters that end an element, start a comment or change writing direction."""
     text = json.dumps(_plain(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     for mark in "<>&'":
         text = text.replace(mark, f"\\u{ord(mark):04x}")

@@ -28,7 +28,7 @@ class PageColumn:
     Attributes:
         name: heading.
         about: what the column holds, in one sentence.
-        values: [N], numbers (NaN for nothing) or text.
+        values: [N], numbers (NaN for a missing value) or text.
     """
 
     name: str
@@ -72,12 +72,12 @@ class PageSubject:
         survival: survival curve of p_A, for a smoothed classifier with votes.
         sources: source files, at least one.
         crossings: data-set indices where the lower bound is not below the upper one, so one of the two bounds is false.
-        adversarial: by data-set index, the run with the nearest adversarial example, for examples that have one.
+        adversarial: for each data-set index with a known adversarial example, the run that found the nearest one.
         pictures: pictures of the examples; None if there are none, for the reason in ``no_pictures``.
         alpha: probability that one of the intervals misses the true value.
         asked: radii requested for the run, in addition to those at which its bounds were decided.
         headline: the radius to which the first screen refers; see `with_common_radius`.
-        chosen: radii of the tables; empty for the subject's own radii.
+        chosen: radii of the tables; if empty, the tables have the subject's own radii.
     """
 
     name: str
@@ -126,7 +126,7 @@ class PageSubject:
         return sum(finding.severity == "fault" for finding in self.findings) + bool(self.crossings)
 
     def rate(self, count: int) -> Rate:
-        """Return the share of ``count`` examples, with its interval; each count is computed only once."""
+        """Return ``count`` as a share of all examples, with its interval; each count's rate is computed only once."""
         if count not in self._rates:
             self._rates[count] = estimate_rate(count, len(self), self.alpha)
         return self._rates[count]
@@ -153,7 +153,7 @@ class PageSubject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius: a bound decided at given radii is at most the largest one."""
+        """Whether the lower bound could reach a radius; if decided at given radii, it is at most the largest one."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:
@@ -250,7 +250,7 @@ def with_common_radius(subjects: Sequence[PageSubject], radii: Sequence[float] =
 
 
 def _common_radius(subjects: Sequence[PageSubject]) -> float:
-    """Choose the middle of the radii at which most bounds are decided, within the attacks' limits if possible."""
+    """Choose the middle of the radii with the most decided bounds, within the attacks' limits if possible."""
     bounds = [bound for subject in subjects for bound in subject.bounds]
     decided = [set(bound.marks) for bound in bounds if bound.marks]
     decided += [set(subject.asked) for subject in subjects if subject.asked]

@@ -42,14 +42,14 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class RateRow:
-    """A row of a figure of rates, with positions in percent.
+    """A row of a figure of success rates; its positions are in percent.
 
     Attributes:
         name: name of the group.
         value, lower, upper: the rate and its interval; the value is None if there is no verdict.
         least, most: the rate if missing verdicts count as failures, and if they count as successes.
         text: the rate with its interval.
-        parts: parts of the bar of all attempts: style, left edge and width.
+        parts: parts of the bar that shows all attempts; each part is its style, left edge and width.
         counts: the numbers of attempts, behaviours and missing verdicts, in words.
     """
 
@@ -69,7 +69,7 @@ class RateChart:
     """A figure of success rates by group.
 
     Attributes:
-        name: name, distinct on a page.
+        name: name of the figure, unique on its page.
         title: heading.
         about: what the figure shows.
         column: what the rows stand for.
@@ -97,8 +97,8 @@ def threat_page_html(
 ) -> str:
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
-    The page contains the prompts and, if the verdicts were read from logs of inspect-ai or run files, the answers. Each
-    text is shown on click and cut to 2,000 characters. If there are many texts, the texts are cut to fewer characters.
+    The page contains the prompts and, if the verdicts were read from logs of inspect-ai or from run files, the answers.
+    Each text is shown on click and cut to 2,000 characters. If there are many texts, they are cut to fewer characters.
     The table has the first 50,000 attempts.
 
     Args:
@@ -115,7 +115,7 @@ def threat_page_html(
 
     Raises:
         InputError: as for `threat_tables`.
-        InputTypeError: not a table of verdicts.
+        InputTypeError: ``verdicts`` is not a table of verdicts.
         MissingExtraError: jinja2 is not installed.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -158,7 +158,7 @@ def threat_page_html(
 
 
 def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) -> list[RateChart]:
-    """Return a figure by the requested columns, and one by each other column with several values."""
+    """Return one figure with rates by the requested columns, and one for each other column with several values."""
     groupings = [grouping(verdicts, by)]
     for name in _CHART_COLUMNS:
         several = 1 < len(set(verdicts.column(name))) <= _MOST_GROUPS
@@ -249,7 +249,7 @@ def _numbers(verdicts: ThreatVerdicts, chart: RateChart) -> list[KeyNumber]:
 
 
 def _agreement_bars(table: ReportTable | None) -> tuple[tuple[tuple[str, float, float], ...], ...]:
-    """Return the parts of a bar per pair of judges: answers on which they agree, and answers on which they differ."""
+    """Return one bar per pair of judges, in two parts: answers on which they agree, and on which they differ."""
     bars = []
     for row in () if table is None else table.rows:
         answers, differ = row[1], row[2]
@@ -341,7 +341,7 @@ _LABELS = {None: "", True: "success", False: "failure"}
 
 
 def _texts(name: str, about: str, values: list[str], longest: int | None = _LONGEST_NAME) -> dict[str, Any] | None:
-    """Return a column of texts, each distinct text once and cut; without a limit, shown in full on click."""
+    """Return a column with each distinct text once, cut; if ``longest`` is None, a click shows the cut text in full."""
     distinct = list(dict.fromkeys(values))
     if not any(distinct):
         return None
@@ -356,7 +356,7 @@ def _texts(name: str, about: str, values: list[str], longest: int | None = _LONG
 
 
 def _cut(text: str, longest: int) -> str:
-    """Return the beginning of a text, with the number of characters cut off.
+    """Return the beginning of a text, followed by the number of characters that were cut off.
 
     >>> _cut("abcdef", 3)
     'abc … [3 characters left out]'
@@ -373,7 +373,7 @@ def _numbers_column(name: str, about: str, values: list[Any]) -> dict[str, Any] 
 
 
 def _choices(columns: list[dict[str, Any]]) -> list[str]:
-    """Name the columns with only a few values, for menus."""
+    """Return the names of the columns that have only a few values, to be offered in menus."""
     return [
         column["name"]
         for column in columns

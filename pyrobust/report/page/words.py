@@ -1,4 +1,4 @@
-"""Text of the first screen about a subject: one sentence and a few numbers with their intervals."""
+"""Text that a page shows first about a classifier on a data set: one sentence, and a few numbers with intervals."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def threat_task(
 ) -> Any:
     """A threat as an ``inspect_ai.Task``: inspect-ai calls the model, and `read_verdicts` reads the log.
 
-    A sample has the id of its prompt. Its metadata are behaviour, group, category, threat and further fields. Each
-    attempt at a prompt is an epoch.
+    Each sample has the id of its prompt. The metadata of a sample are behaviour, group, category, threat and further
+    fields. Each attempt at a prompt is an epoch.
 
     Args:
         prompts: a ``Threat``, which has a number of attempts; a list of strings, chats or mappings; or a data set or
@@ -68,10 +68,11 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
 
     The score of a sample is "C" if the threat succeeded, "I" if it failed, and "N" if the judge gave no verdict.
     `read_verdicts` can therefore read the verdicts from the log. The judge's own score is in the metadata. The prompt
-    is the sample's input; its behaviour, category and kind of threat are read from the sample's metadata. There are
-    three metrics: the rate of ``threat_success_rate``, the interval of this rate, and the number of missing verdicts.
-    The rate is the mean, over samples, of the sample's share of successful epochs; behaviours are the clusters. Samples
-    that ended in an error are not part of the metrics. To count them, compute the rate from the log.
+    is the sample's input; the prompt's behaviour, category and kind of threat are read from the sample's metadata.
+    There are three metrics: the rate of ``threat_success_rate``, the interval of this rate, and the number of missing
+    verdicts. The rate is the mean, over samples, of each sample's share of successful epochs. Its interval treats the
+    behaviours as clusters. Samples that ended in an error are not part of the metrics. To count them, compute the rate
+    from the log.
 
     Args:
         judge: as in ``evaluate_threat``. If the judge calls a model of inspect-ai and the last attempt at the call
@@ -130,7 +131,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
 
 
 def _given_samples(prompts: Any) -> list[Any] | None:
-    """Copy the samples of a data set of inspect-ai, with the metadata that rates need; None for other prompts."""
+    """Return copies of inspect-ai's samples with the metadata that success rates need; None for other prompts."""
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     listed = isinstance(prompts, list | tuple) and prompts and all(isinstance(x, dataset.Sample) for x in prompts)
     if not isinstance(prompts, dataset.Dataset) and not listed:
@@ -145,7 +146,7 @@ def _given_samples(prompts: Any) -> list[Any] | None:
 
 
 def _sample(prompt: ThreatPrompt) -> Any:
-    """Make a sample of a prompt; verbatim repetitions of the prompt share its behaviour."""
+    """Convert a prompt to a sample of inspect-ai; verbatim repetitions of the prompt share its behaviour."""
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     messages = extra_module("inspect_ai.model", "threat_task", INSPECT)
     roles = {"system": messages.ChatMessageSystem, "assistant": messages.ChatMessageAssistant}
@@ -158,7 +159,7 @@ def _sample(prompt: ThreatPrompt) -> Any:
 
 
 def _names(prompt: ThreatPrompt) -> dict[str, str]:
-    """Return the columns for a prompt's verdicts; prompts with equal text and no behaviour share a behaviour."""
+    """Return the columns for a prompt's verdicts; for a prompt without a behaviour, its text is the behaviour."""
     fields = {name: getattr(prompt, name) for name in ("group", "category", "threat")}
     return {"behaviour": prompt.behaviour or prompt.prompt} | fields
 

@@ -106,19 +106,19 @@ def attack_with_textattack(
 
 
 class _Broken:
-    """Stands for the result of an attack that raised an exception."""
+    """Stand-in for the result of an attack that raised an exception."""
 
     def __init__(self, text: str, label: int, error: Exception) -> None:
         self.text, self.label, self.error = text, label, error
 
 
 def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: str = "") -> ThreatVerdicts:
-    """Verdicts of TextAttack's results, as `read_verdicts` reads them from its CSV log.
+    """Return the verdicts of TextAttack's results, as `read_verdicts` reads them from TextAttack's CSV log.
 
     A successful attack is a success, and a failed attack is a failure. A skipped text was misclassified before the
-    attack, and so was not attacked ("unsubmitted"). A maximized result has a score but no criterion of success
-    ("unparsable"). Prompt and behaviour are the original text; the score is the value of the goal function, and the
-    category is the true label.
+    attack, and so was not attacked (status "unsubmitted"). A maximized result has a score but no criterion of success
+    (status "unparsable"). The prompt and the behaviour are both the original text. The score is the value of the goal
+    function, and the category is the true label.
 
     Args:
         results: ``AttackResult`` objects, from ``Attack.attack`` or ``Attacker.attack_dataset``.
@@ -197,6 +197,6 @@ def _texts(result: Any, name: str) -> tuple[Any, Any]:
 
 
 def _kind(result: Any) -> str:
-    """Return the first of Successful, Failed, Skipped and Maximized in the names of a result's classes, else ""."""
+    """Return Successful, Failed, Skipped or Maximized by the name of a result's class, else of its bases, else ""."""
     names = [base.__name__.removesuffix("AttackResult") for base in type(result).__mro__]
     return next((name for name in names if name in RESULTS), "")

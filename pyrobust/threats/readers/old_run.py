@@ -1,4 +1,4 @@
-"""Untrusted run files (schema 10) of earlier versions of this library, which ran language models themselves.
+"""Untrusted run files (schema 10) of those earlier versions of this library that ran language models themselves.
 
 Before a call to a model was sent, the largest possible cost of the call was entered in the ledger. After the call, its
 actual cost was entered. A lost call keeps its largest possible cost. Verdicts are rebuilt from the tables. Nothing

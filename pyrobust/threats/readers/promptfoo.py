@@ -31,8 +31,8 @@ def read_lines(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
 def read_results(log: dict[str, Any], path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
     """Read all results.
 
-    If the test has a goal or an original text, this is the behaviour. Otherwise, the variables of the test are the
-    behaviour.
+    The behaviour is the goal or the original text of the test. If the test has neither, the behaviour is the variables
+    of the test.
     """
     nested = isinstance(log.get("results"), dict)
     holder = object_field(log, "results", str(path)) if nested else log

@@ -22,7 +22,7 @@ _COUNTS: Final = {"successful": "Successful", "failed": "Failed", "skipped": "Sk
 
 
 def read_table(path: Path) -> list[ThreatVerdict]:
-    """Read the CSV log, a row for each attacked text; prompt and behaviour are the text without the marks [[ ]]."""
+    """Read the CSV log: one row for each attacked text. Prompt and behaviour are the text without its [[ ]] marks."""
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):
         result = entry.get("result_type", "")
@@ -49,7 +49,7 @@ def read_table(path: Path) -> list[ThreatVerdict]:
 
 
 def read_summary(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
-    """Read the JSON summary: a row for each counted text.
+    """Read the JSON summary, and return one row for each text that it counts.
 
     The content of the texts is unknown. The texts are assumed to differ.
     """

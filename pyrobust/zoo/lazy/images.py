@@ -104,7 +104,7 @@ class LazyImages(LabelledImages):
 
     @property
     def grid(self) -> Fraction | None:
-        """The first common grid that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        """The first of a few common grids that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
         return self._manifest.grid
 
     @property

@@ -43,7 +43,7 @@ _INTERVAL = 10.0
 
 @dataclass(frozen=True)
 class Manifest:
-    """Identity of a data set and of its blocks.
+    """Properties of a data set, and hashes that identify the data set and its blocks.
 
     Attributes:
         images: number of images.
@@ -51,7 +51,7 @@ class Manifest:
         num_classes: the largest label plus one.
         low, high: the lowest and the highest pixel.
         grid: result of ``find_grid`` for all pixels.
-        rounded: whether float32 rounds pixels, see ``LabelledImages.rounded``.
+        rounded: whether rounding to float32 changes pixels, see ``LabelledImages.rounded``.
         sha256: the value of ``ImageSet.sha256`` for the same images and labels.
         block: number of images in each block but the last.
         positions: position of the first image of each block.
@@ -139,7 +139,7 @@ def make_manifest(source: ImageSource, name: str) -> Manifest:
 def read_block(
     rows: Iterator[Row], count: int, shape: tuple[int, int, int], name: str, first: int
 ) -> tuple[Position, Tensor, Tensor]:
-    """Take images from a stream; return the position of the first image, the images x [count, C, H, W] and y [count].
+    """Take images from a stream; return the first one's position, the images [count, C, H, W] and the labels [count].
 
     Raises FileFormatError if the stream ends early, or an image has another shape.
     """
@@ -172,7 +172,7 @@ def block_hash(x: Tensor, y: Tensor) -> str:
 
 
 def cache_path(source: ImageSource) -> Path | None:
-    """Return the path of a source's manifest, made from the files' sizes and times; None if no manifest is stored."""
+    """Derive the path of a source's manifest from the files' sizes and times; None if no manifest is to be stored."""
     if not source.files:
         return None
     stats = [(path, path.stat()) for path in source.files]
@@ -200,14 +200,14 @@ def _shape(image: Tensor, name: str) -> tuple[int, int, int]:
 
 
 def _encoded(manifest: Manifest) -> bytes:
-    """Encode a manifest as a line with its hash, then a line of JSON."""
+    """Encode a manifest as two lines: the SHA-256 of the second line, and the manifest as JSON."""
     fields = dataclasses.asdict(manifest) | {"grid": None if manifest.grid is None else str(manifest.grid)}
     body = json.dumps(fields).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def _read(path: Path, files: int) -> Manifest | None:
-    """Return the manifest in a file that the user owns; None if it is missing or incomplete."""
+    """Return the manifest in a file; None if the file is missing, incomplete, or not owned by the user."""
     try:
         status = path.stat()
         if status.st_uid != os.geteuid() or status.st_size > _MAX_FILE:
@@ -224,7 +224,7 @@ def _read(path: Path, files: int) -> Manifest | None:
 
 
 def _checked(fields: dict[str, Any], files: int) -> Manifest:
-    """Build a manifest from untrusted fields; raises ValueError, TypeError or KeyError."""
+    """Build a manifest from untrusted fields; raise ValueError, TypeError or KeyError if they are invalid."""
     whole = [
         fields["images"],
         fields["num_classes"],

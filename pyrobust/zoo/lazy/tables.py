@@ -155,7 +155,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class _TableSource(ImageSource):
-    """Two columns of tables; ``Position.place`` is the number of a row group or the offset of a record batch."""
+    """Two table columns, images and labels; a position's place is a row group's number or a record batch's offset."""
 
     kind: str
 
@@ -169,7 +169,7 @@ class _TableSource(ImageSource):
         self.image, self.label, self._classes = self._columns(files[0])
 
     def _columns(self, path: Path) -> tuple[str, str, object]:
-        """Return the file's columns of images and labels, and the class names if Hugging Face stored them."""
+        """Return the names of the columns of images and labels, and the class names if Hugging Face stored them."""
         with _reading(path):
             schema = self._schema(path)
         image = _column(schema.names, self._requested[0], IMAGE_KEYS, path)
@@ -205,7 +205,7 @@ class _TableSource(ImageSource):
 
     @abstractmethod
     def _batches(self, path: Path, start: int, skip: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield record batches from a row on, each with its place and the number of rows before it in that place."""
+        """Yield batches from the place ``start`` on, each with its place and the number of earlier rows there."""
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from ``position`` onwards."""
@@ -273,7 +273,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _schema(file: Any) -> Any:
-    """Read the schema at the start of a stream; in a file, the stream begins after eight bytes."""
+    """Read the schema at the start of an Arrow stream; in Arrow's file format, the stream begins after eight bytes."""
     import pyarrow as pa
 
     file.seek(8 if file.read(6) == b"ARROW1" else 0)
@@ -281,7 +281,7 @@ def _schema(file: Any) -> Any:
 
 
 def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
-    """Yield offset and record batch of each message from an offset on; 0 stands for the first."""
+    """Yield each message's offset and record batch, from ``offset`` on; 0 stands for the first record batch."""
     import pyarrow as pa
 
     with pa.OSFile(str(path)) as file:
@@ -348,7 +348,7 @@ def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
 
 
 def _storage(column: Any) -> Any:
-    """Return the storage of an extension column, checked, since offsets and sizes in files may point anywhere."""
+    """Return the storage of an extension column after checking it: offsets and sizes in files may point anywhere."""
     import pyarrow as pa
 
     column = column.storage if isinstance(column, pa.ExtensionArray) else column

@@ -51,8 +51,8 @@ def load_tar(
         pattern: pattern of the uncompressed tar files: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
         name: name of the set. By default, it is the pattern.
         image: extension of the pictures, such as "seg.png". By default, the extension is png, jpg or jpeg.
-        label: extension of the classes, such as "fine.cls". By default, it is cls or json. For pictures with the
-            extension 0.png, it is 0.cls if the sample has such a member.
+        label: extension of the members that hold the classes, such as "fine.cls". By default, it is cls or json. If the
+            pictures have the extension 0.png, the default is 0.cls for each sample that has such a member.
 
     Raises:
         InputError: image or label is not a valid extension.
@@ -145,7 +145,7 @@ class TarSource(ImageSource):
 
 
 def _class(texts: dict[str, bytes], where: str) -> int:
-    """Read the class from the members of a sample that hold it, by extension."""
+    """Read a sample's class from the members that hold it, given as a mapping from extension to contents."""
     classes = {name: _number(name, text) for name, text in texts.items()}
     numbers = {number for number in classes.values() if number is not None}
     if len(numbers) > 1:
@@ -161,7 +161,7 @@ def _class(texts: dict[str, bytes], where: str) -> int:
 
 
 def _number(name: str, text: bytes) -> int | None:
-    """Read the class in a member; None for other text, or a .json without a class, such as metadata next to a .cls."""
+    """Return a member's class; None if a .cls holds no number, or a .json no class, as with metadata beside a .cls."""
     with contextlib.suppress(ValueError, RecursionError):
         if name.endswith("cls"):
             return int(text) if re.fullmatch(rb"\s*\d{1,10}\s*", text) else None
@@ -220,7 +220,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield the offset of the headers, the name and the size of each file, from the stream's current offset on.
+    """Yield, for each file from the stream's current offset on, the offset of its headers, its name and its size.
 
     After each item, the stream is at the contents of that file; callers may move it.
     """
