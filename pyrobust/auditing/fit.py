@@ -104,7 +104,7 @@ class Fit:
             return []
         least, most, _ = (votes[0] for votes in self._alone.votes)
         unit = self.radii.unit.min(keepdims=True)  # smaller radii are printed as 0
-        fewest = int(self.parameters.votes(unit, unit)[0][0])
+        fewest = int(votes_between((self.parameters,), unit, unit)[0][0, 0])
         most = np.where(self.attainable, most, least - 1)
         n = self.parameters.n
         return find_piles(self.radii.value, self.radii.decimals, self.radii.count, (least, most), (fewest, n), n)

@@ -233,11 +233,6 @@ class Parameters:
         """Largest finite radius."""
         return self.scale * _unit_maximum(self.n, self.alpha, self.formula)
 
-    def votes(self, low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
-        """Return the votes, as real numbers, at the radii ``low`` and ``high``, both [N] and in [0, ∞)."""
-        first, last = votes_between((self,), low, high)
-        return first[0], last[0]
-
     def differing(self, other: Parameters) -> list[str]:
         """Return which of "n", "alpha" and "sigma" have a different value in ``other``."""
         return [name for name in ("n", "alpha", "sigma") if getattr(self, name) != getattr(other, name)]

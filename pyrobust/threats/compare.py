@@ -37,12 +37,13 @@ class ThreatComparison:
         lower, upper: ends of the interval of the difference.
         p_value: two-sided p-value of the hypothesis that the difference is 0.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
-        test: "mcnemar" where each behaviour differs by -1, 0 or 1, else "betting".
+        test: "mcnemar" where the difference for every behaviour is -1, 0 or 1, else "betting"
+            (``pyrobust.stats.bounded_mean_interval``).
         clusters: number of behaviours that both models or attacks have; this is the sample size.
         prompts: number of prompts with these behaviours, summed over both models or attacks.
         missing: number of attempts at these prompts without a verdict.
         only_first: number of prompts of ``first`` that are left out because ``second`` has no prompt with the same
-            behaviour, kind of threat and attack (or model).
+            behaviour, kind of threat and attack (if attacks are compared: behaviour, kind of threat and model).
         only_second: number of prompts of ``second`` that are left out for the same reason.
     """
 
@@ -98,11 +99,11 @@ def compare_models(
     """Compare the success rates against each pair of models on the behaviours that both models have.
 
     Attacks that write their own prompts send different prompts to different models. Therefore, behaviours are paired,
-    not prompts. For each attack and kind of threat, a model's value for a behaviour is the mean over the model's
-    prompts with this behaviour. The difference for a behaviour is the mean difference over the attacks that both models
-    have. All behaviours have the same weight, so the interval is valid for any number of prompts per behaviour. The
-    interval is computed by ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the number of
-    pairs.
+    not prompts. For each attack and kind of threat, a model's value for a behaviour is the share of successful attempts
+    at a prompt, averaged over the model's prompts with this behaviour. The difference for a behaviour is the difference
+    between the values of the two models, averaged over the attacks that both models have. All behaviours have the same
+    weight, so the interval is valid for any number of prompts per behaviour. The interval is computed by
+    ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the number of pairs.
 
     The null hypothesis of the p-value is that the mean difference is 0. If the difference for every behaviour is -1, 0
     or 1, the p-value is computed by McNemar's exact test, as in ``metrics.paired_test``. Otherwise it is the smallest
@@ -112,9 +113,9 @@ def compare_models(
         verdicts: as for ``threat_success_rate``.
         models: two or more names; None for all pairs of models with a common behaviour.
         confidence: joint confidence level of all intervals.
-        missing: what missing verdicts count as. "bounds": each end and the p-value assume the worst case. "failure" or
-            "success": missing verdicts count as this outcome for both models. "exclude": a prompt without judged
-            attempts is left out.
+        missing: what missing verdicts count as. "bounds": each end of the interval and the p-value assume the worst
+            case for the missing verdicts. "failure" or "success": missing verdicts count as this outcome for both
+            models. "exclude": a prompt without judged attempts is left out.
         judge: as for ``threat_success_rate``.
 
     Returns:
@@ -143,7 +144,8 @@ def compare_attacks(
 ) -> ThreatComparisons:
     """Compare the success rates of each pair of attacks against the same models, on their common behaviours.
 
-    Works as ``compare_models`` does, with the roles of ``group`` and ``model`` exchanged.
+    This function works as ``compare_models`` does, with the roles of the columns ``group`` (the attack) and ``model``
+    exchanged.
 
     Args:
         verdicts: as in ``compare_models``.
@@ -175,7 +177,7 @@ def compare_by(
     missing: Missing = "bounds",
     judge: str | None = None,
 ) -> ThreatComparisons:
-    """Compare by a column, as ``compare_models`` and ``compare_attacks`` do."""
+    """Compare success rates for each pair of a column's values; see ``compare_models`` and ``compare_attacks``."""
     alpha, argument = error_rate(confidence), _ARGUMENT[side]
     choice("missing", missing, ("bounds", "failure", "success", "exclude"))
     tables = _tables(of_one_judge(verdicts, judge), side)
@@ -262,19 +264,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _ends(differences: np.ndarray[Any, np.dtype[np.float64]], alpha: float) -> tuple[float, float]:
-    """Return the interval of a mean of differences in [-1, 1], from that of the mean of (difference + 1) / 2."""
+    """Return the interval for a mean of differences in [-1, 1], computed for (difference + 1) / 2 and mapped back."""
     lower, upper = bounded_mean_interval(np.clip((differences + 1) / 2, 0.0, 1.0), 1, alpha)
     return 2 * lower - 1, 2 * upper - 1
 
 
 def _sign_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """Return the one-sided p-value, by a sign test, for a mean of at most 0 of differences -1, 0 and 1."""
+    """Return a sign test's one-sided p-value for the hypothesis that differences -1, 0 and 1 have a mean ≤ 0."""
     positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
     return float(binomial_test(positive, positive + negative, "greater")) if positive + negative else 1.0
 
 
 def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """Return the one-sided p-value for a mean of at most 0: the least alpha whose lower bound exceeds 0, rounded up."""
+    """Return the one-sided p-value for mean ≤ 0: the least alpha at which the lower bound exceeds 0, rounded up."""
 
     def rejects(step: int) -> bool:
         return _ends(differences, 2 * _LEAST * _STEP**step)[0] > 0
@@ -286,7 +288,7 @@ def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
-    """Return the first of the integers 0 … last from which on a condition holds; it must hold at the last."""
+    """Return the least n ≥ 0 such that a condition holds for all integers n … last; it must hold for ``last``."""
     low = -1
     while last - low > 1:
         middle = (low + last) // 2

@@ -78,8 +78,8 @@ def answer_change_rate(
     Args:
         groups: a sequence with one group for each question, or a mapping from names to such sequences. A group has at
             least two answers: the answer to the question, followed by the answers to its paraphrases.
-        per: "pair": the mean over questions of the share of paraphrases whose answer differs. "question": the share of
-            questions with a differing answer.
+        per: "pair": the mean over questions of the share of paraphrases whose answer differs from the answer to the
+            question. "question": the share of questions with at least one such paraphrase.
         judge: a function: ``judge(original, other)`` returns whether both answers say the same. By default, answers
             have to be texts. They are compared without case, extra white space, articles and punctuation around words
             (``normalized_answer``).
@@ -138,12 +138,12 @@ def factual_consistency(
 
 
 def normalized_answer(text: str) -> str:
-    """A text in lower case, without articles, surplus white space and the punctuation around words, for comparison.
+    """Return a text for comparison: in lower case, without articles, surplus white space and punctuation around words.
 
     SQuAD's comparison of answers (Rajpurkar et al., 2016) removes all punctuation. This function keeps punctuation that
     may change an answer: signs, symbols and marks inside a word or number. It also keeps the articles and punctuation
-    of an answer that consists of nothing else. In doubt, it treats equal answers as different rather than different
-    answers as equal.
+    of an answer that consists of nothing else. In case of doubt, the function keeps answers apart: it may treat equal
+    answers as different, which is preferred to treating different answers as equal.
 
     >>> normalized_answer("The  U.S. dollar!"), normalized_answer("-3.5 %"), normalized_answer("A")
     ('u.s dollar', '-3.5 %', 'a')
@@ -182,7 +182,7 @@ def _rate(groups: Any, per: Per, judge: SameAnswer | None, confidence: float, *,
 
 
 def _items(groups: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the groups with the names that errors use for them."""
+    """Yield the name of each group in error messages, and the group's answers as a list."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise InputTypeError("groups", "a sequence of groups of answers", shown(groups))
     named = groups.items() if isinstance(groups, Mapping) else enumerate(groups)
@@ -197,7 +197,7 @@ def _items(groups: Any) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _same(name: str, answers: list[Any], judge: SameAnswer | None) -> list[bool]:
-    """Whether each paraphrase has the answer of the original question."""
+    """Return, for each paraphrase, whether its answer is the same as the answer to the original question."""
     if judge is None:
         for answer in answers:
             if not isinstance(answer, str):

@@ -35,14 +35,14 @@ def evaluate_threat(
 
     Args:
         model: a function that maps a prompt, or the messages of a chat, to the answer. If the function has an argument
-            ``attempt``, it is called with ``attempt=``. An exception counts as a missing verdict.
-        prompts: the prompts, or a ``Threat``, which has a number of attempts.
+            ``attempt``, this argument receives the number of the attempt. An exception counts as a missing verdict.
+        prompts: the prompts, or a ``Threat``, which also sets the number of attempts at each prompt.
         judge: a rule's name or a function (``rule_judge``), or a ``ModelJudge``.
         name: name of the model; by default the function's name, with a hash of its code.
         removed: must be empty; arguments of earlier versions raise an error that names their replacement.
 
     Returns:
-        ThreatVerdicts, one for each attempt.
+        ThreatVerdicts with one verdict for each attempt.
 
     Raises:
         InputError: an argument is out of range, or a judge needs targets and a prompt has none.

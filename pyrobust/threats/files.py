@@ -33,10 +33,10 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
         verdicts: the table to write.
         path: the file. A JSON Lines file that this function wrote is overwritten. Any other existing file is
             overwritten only with ``replace``.
-        replace: whether to overwrite any file.
+        replace: whether an existing file of any kind may be overwritten.
 
     Raises:
-        InputError: the file exists.
+        InputError: the file exists and may not be overwritten.
         StoreError: the file cannot be written.
         MissingExtraError: pandas or pyarrow is not installed.
 

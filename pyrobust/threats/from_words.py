@@ -17,9 +17,9 @@ def word_attack_verdicts(
 ) -> ThreatVerdicts:
     """Convert the outcomes of a word substitution attack, one verdict for each text.
 
-    Prompt and behaviour are the original text, and the judge is the classifier's prediction. A text that is
-    misclassified without any change is not attacked. Its status is "unsubmitted", as in TextAttack's logs. The category
-    is the label, or the target of a targeted attack.
+    In each verdict, the original text is both prompt and behaviour, and the classifier's prediction is the judge. A
+    text that is misclassified without any change is not attacked. Its status is "unsubmitted", as in TextAttack's logs.
+    The category is the label, or the target of a targeted attack.
 
     Args:
         result: the result of ``WordSubstitution(...).attack(texts, y)``.

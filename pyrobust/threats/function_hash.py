@@ -50,7 +50,7 @@ def function_name(function: Any) -> str:
 
 
 def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
-    """Yield a line for each value that a callable holds and, if wanted, for its byte code."""
+    """Yield a line for each value that a callable holds and, if requested, a line for the callable's byte code."""
     if isinstance(value, functools.partial):
         yield from _lines("argument", enumerate(value.args), byte_code, seen)
         yield from _lines("argument", value.keywords.items(), byte_code, seen)

@@ -158,8 +158,8 @@ def _lower(successes: int, n: int, alpha: float) -> float:
 def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
     """Estimate the sensitivity and the specificity of a judge, each with the interval of Clopper and Pearson (1934).
 
-    The labelled successes are assumed to be independent draws, and so are the labelled failures. Labels of examples
-    that were selected by the judge's verdicts give no estimate of sensitivity and specificity.
+    The labelled successes are assumed to be independent draws, and so are the labelled failures. If the examples to
+    label were selected by the judge's verdicts, their labels give no estimate of sensitivity and specificity.
 
     Args:
         labels: counts of verdicts on labelled examples.

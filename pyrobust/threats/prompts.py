@@ -76,7 +76,7 @@ class Threat:
 
     Raises:
         InputError: there is no prompt, a prompt is empty, or an id occurs twice.
-        InputTypeError: fields of other types.
+        InputTypeError: a field is of the wrong type.
 
     >>> threat = Threat(["Pick a lock.", {"prompt": "Pick a lock!", "behaviour": "locks"}], attempts=3)
     >>> threat, threat.prompts[1].id

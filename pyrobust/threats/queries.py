@@ -20,11 +20,11 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 class QueriesToSuccess:
     """Number of queries until an attack succeeds, as returned by ``queries_to_success``.
 
-    An attempt is censored if it ended before the budget without success, or has no verdict or count. The intervals need
-    no assumption about censored attempts. The lower ends of the intervals count each censored attempt as a success at
-    its next query (for the mean, at its last query). The upper ends count each censored attempt as a failure within the
-    budget. The estimates themselves are computed after Kaplan and Meier (1958). They assume that censored attempts do
-    not differ from the other attempts.
+    An attempt is censored if it ended without success before the budget was spent, or if its verdict or its number of
+    queries is missing. The intervals need no assumption about censored attempts. The lower ends of the intervals count
+    each censored attempt as a success at its next query (for the mean, at its last query). The upper ends count each
+    censored attempt as a failure within the budget. The estimates themselves are computed by the method of Kaplan and
+    Meier (1958), which assumes that censored attempts do not differ from the other attempts.
 
     Attributes:
         budget: number of queries up to which successes count.
@@ -36,7 +36,8 @@ class QueriesToSuccess:
             budget.
         quantile_lower, quantile_upper: ends of the interval of each quantile.
         successes: number of attempts that succeeded within the budget.
-        censored: number of attempts that ended before the budget without success, or without a verdict or a count.
+        censored: number of attempts that ended without success before the budget was spent, or whose verdict or number
+            of queries is missing.
         attempts: number of attempts.
         clusters: number of behaviours, the sample size of the intervals.
         confidence: confidence level of each interval.
@@ -106,7 +107,7 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """Return the lower end of the interval for the least values, and the upper end for the greatest values."""
+        """Return the interval's lower end for the least possible values, and its upper end for the greatest ones."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]

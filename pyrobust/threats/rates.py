@@ -46,7 +46,8 @@ class ThreatRate:
         verdicts: number of attempts, including those without a verdict.
         prompts: number of prompts.
         clusters: number of behaviours, the sample size of the interval.
-        method: "clopper-pearson" where each behaviour has a single binary value, else "betting".
+        method: "clopper-pearson" where each behaviour has a single value, which can only be 0 or 1, else "betting"
+            (``pyrobust.stats.bounded_mean_interval``).
         sizes: smallest and largest number of prompts of a behaviour.
     """
 
@@ -171,8 +172,8 @@ def threat_success_rate(
     at a behaviour may depend on each other in any way, across prompts, methods and models.
 
     Args:
-        verdicts: verdicts of one judge, or of several judges on different attempts. Several judges may have judged the
-            same attempts if ``judge`` selects one judge or ``by`` contains "judge".
+        verdicts: verdicts of one judge, or of several judges on different attempts. If ``judge`` selects one judge or
+            ``by`` contains "judge", the table may also have verdicts of several judges on the same attempt.
         by: one or several columns of ``ThreatVerdict``, such as "model" or "category".
         confidence: joint confidence level of all intervals.
         missing: what attempts without a verdict count as. "bounds": the value is the rate of the judged attempts; the

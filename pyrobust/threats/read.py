@@ -70,7 +70,8 @@ def read_verdicts(
         threshold: least score that counts as success, for scores of garak (default: the report's, else 0.5) and
             inspect-ai (default: 0.5).
         invert: whether a success in the log means that the model withstood the attack, for instance because inspect-ai
-            scored correct answers. promptfoo's passed tests, which always mean this, are inverted already.
+            scored correct answers. For promptfoo, where a passed test always means this, the results are inverted
+            already.
         behaviour: name of the field that holds the behaviour, in place of the reader's choice. For inspect-ai, it is a
             field of a sample's metadata; for garak, a field of an attempt; for promptfoo, a field of a test's metadata
             or variables; and for CSV, a column. Dots separate the names of nested fields, as in
@@ -154,10 +155,10 @@ def read_answers(path: str | os.PathLike[str]) -> list[ThreatAnswer]:
 
 
 def is_verdicts(path: str | os.PathLike[str]) -> bool:
-    r"""Whether a file begins as a log of verdicts does, in any of the formats of ``read_verdicts``.
+    r"""Whether a file begins like a log of verdicts in one of the formats of ``read_verdicts``.
 
     For a certification log, the result is False: the first line of such a log has names separated by tabs, and none of
-    them is "success". A file that begins as a log of verdicts may still be damaged. The damage is found when the file
+    them is "success". A file that begins like a log of verdicts may still be damaged. The damage is found when the file
     is read.
 
     Args:

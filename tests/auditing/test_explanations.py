@@ -16,7 +16,7 @@ from pyrobust.auditing.candidates import usual_candidates
 from pyrobust.auditing.check_abstentions import _no_abstentions
 from pyrobust.auditing.check_copies import _same_times
 from pyrobust.auditing.fit import Fit, Fits
-from pyrobust.auditing.formulas import OTHER_FORMULAS, USUAL, Parameters
+from pyrobust.auditing.formulas import OTHER_FORMULAS, USUAL, Parameters, votes_between
 from pyrobust.auditing.judgement import _FULLY_JUDGED, _screened, judge
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.metrics.votes import attainable_radii
@@ -82,8 +82,8 @@ def test_formulas_invert_their_bounds(formula: object) -> None:
     lower = bounds.get(parameters.formula.name, bounds[""])
     radius = np.array([parameters.scale * parameters.formula.radius(1 - p) for p in lower])
     kept = radius > 0
-    low, high = parameters.votes(radius[kept] * (1 - 1e-9), radius[kept] * (1 + 1e-9))
-    np.testing.assert_allclose((low + high) / 2, k[kept], atol=1e-3)
+    low, high = votes_between([parameters], radius[kept] * (1 - 1e-9), radius[kept] * (1 + 1e-9))
+    np.testing.assert_allclose((low[0] + high[0]) / 2, k[kept], atol=1e-3)
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(100, 0.05), (10_000, 0.001), (100_000, 1e-5)])
@@ -92,8 +92,8 @@ def test_jeffreys_bound_is_inverted_up_to_the_last_vote(n: int, alpha: float) ->
     k = np.unique(np.append(np.linspace(0.7 * n, n, n // 20).astype(int), np.arange(n - 30, n + 1)))
     jeffreys = next(formula for formula in OTHER_FORMULAS if formula.name == "Jeffreys' bound")
     radius = 0.5 * stats.norm.ppf(stats.beta.ppf(alpha, k + 0.5, n - k + 0.5))
-    low, high = Parameters(n, alpha, 0.5, jeffreys).votes(radius, radius)
-    np.testing.assert_allclose(low, k, rtol=0, atol=1e-6 + 1e-10 * n)
+    low, high = votes_between([Parameters(n, alpha, 0.5, jeffreys)], radius, radius)
+    np.testing.assert_allclose(low[0], k, rtol=0, atol=1e-6 + 1e-10 * n)
     np.testing.assert_array_equal(low, high)
 
 

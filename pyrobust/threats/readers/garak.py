@@ -20,8 +20,8 @@ from pyrobust.threats.verdicts import ThreatVerdict
 def read_report(path: Path, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
     """Return all attempts of a report; an attempt whose detectors have not run has no verdict.
 
-    The behaviour is the field of the attempt that ``behaviour`` names. By default, the behaviour is the probe together
-    with the number of the prompt within the probe. Rewritten forms of a prompt have the same number.
+    If ``behaviour`` is given, it names the field of the attempt that holds the behaviour. By default, the behaviour is
+    the probe together with the number of the prompt within the probe. Rewritten forms of a prompt have the same number.
     """
     model, rows = "", []
     completed: set[str] = set()

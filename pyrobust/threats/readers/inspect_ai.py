@@ -99,7 +99,7 @@ def log_parts(log: dict[str, Any], path: Path) -> Parts:
 
 
 def verdicts_of(parts: Parts, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
-    """Return a verdict of each scorer on each sample and epoch, and verdicts for the samples without a result."""
+    """Return each scorer's verdict on each epoch of each sample; samples without a result get missing verdicts."""
     location, log = next(parts)
     rows: list[ThreatVerdict] = []
     seen: dict[str, dict[str, Any]] = {}
@@ -113,7 +113,7 @@ def verdicts_of(parts: Parts, threshold: float | None, behaviour: str | None = N
 
 
 def answers_of(parts: Parts) -> list[ThreatAnswer]:
-    """Return the answer to each sample and epoch, and answers for the samples without a result."""
+    """Return the answer to each epoch of each sample; for samples without a result, the answer's text is None."""
     location, log = next(parts)
     answers, seen = [], {}
     for where, sample in parts:
@@ -140,9 +140,10 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
 
 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:
-    """Return the answer that our scorer judged, or else the text of the first choice in the model's output.
+    """Return the answer that pyrobust's scorer judged, or else the text of the first choice in the model's output.
 
-    ``inspect log recover`` takes the last call of a sample as its output, even if a judge made that call.
+    After ``inspect log recover``, a sample's output is the last model call of the sample, even if a judge made this
+    call.
     """
     scores = object_field(sample, "scores", where)
     for judge in scores:
@@ -159,7 +160,7 @@ def _completion(where: str, sample: dict[str, Any]) -> str | None:
 
 
 def _names(where: str, sample: dict[str, Any], log: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a sample that no scorer determines."""
+    """Return the columns of a sample's verdicts that do not depend on the scorer."""
     name, epoch = sample.get("id"), sample.get("epoch", 1)
     if type(name) not in (int, str) or type(epoch) is not int:
         raise FileFormatError(f"{where}: id, epoch: expected a string or an integer, and an integer")
@@ -225,7 +226,7 @@ def _value(value: Any, where: str, threshold: float | None) -> float | None:
 
 
 def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the columns of the samples without a result, for the log of an evaluation that ended early."""
+    """Return the columns of the samples that have no result because the evaluation ended early."""
     setting = object_field(log, "eval", where)
     if log.get("status", "success") == "success":
         return []
