@@ -374,7 +374,7 @@ def _rate(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean; it is correctly rounded for counts divided by one number."""
+    """Return the mean, or NaN if there are no values."""
     return float(np.sum(values)) / len(values) if values else float("nan")
 
 
