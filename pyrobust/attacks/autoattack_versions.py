@@ -43,7 +43,7 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def attack_names(version: str, attacks_to_run: Iterable[str] | None) -> tuple[str, ...]:
-    """Check the attacks of a version; raises InputError for an unknown version, or "custom" without attacks.
+    """Return the names of the attacks to run; raise InputError for an unknown version, or "custom" without attacks.
 
     >>> attack_names("rand", None), attack_names("custom", ["square"])
     (('apgd-ce', 'apgd-dlr'), ('square',))
@@ -84,7 +84,7 @@ def published_attack(
 
 
 def least_rows(attack: BatchAttack, classes: int) -> int:
-    """Return the least number of model rows for an example that withstands the attack; FAB may run a few more.
+    """Return the least number of forward passes of an example that withstands the attack; FAB may run a few more.
 
     >>> least_rows(Square(lambda x: x), 10)
     5002

@@ -18,7 +18,8 @@ class BPDA(nn.Module):
     Backward pass differentiable approximation (Athalye, Carlini and Wagner, 2018) attacks f(g(x)) if g is not
     differentiable or has a useless gradient. It uses the gradient of f at g(x) and the Jacobian at x of a
     differentiable h ≈ g. If g nearly returns its input, as quantization does, the identity is a suitable h. If the
-    output of g differs in shape from its input, as with a thermometer code, h must return the shape of g's output.
+    output of g differs in shape from its input, as with a thermometer code, the output of h must have the shape of g's
+    output.
 
     The output is exactly that of ``module``. ``module`` runs without gradients, so that its parameters receive none;
     ``backward`` runs only if gradients are enabled. Second derivatives are refused.
@@ -48,7 +49,7 @@ class BPDA(nn.Module):
         self.surrogate = backward
 
     def extra_repr(self) -> str:
-        """Return the text that shows the operations that are not modules, which torch itself would not show."""
+        """Return text that names ``module`` and ``backward``, unless they are modules, which torch shows itself."""
         functions = {"module": self.module, "backward": self.surrogate or "identity"}
         return ", ".join(
             f"{name}={getattr(function, '__name__', function)}"

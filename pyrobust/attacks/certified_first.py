@@ -1,9 +1,9 @@
 """Proofs that no point in an example's ball fools a model, so that attacks may skip the example.
 
-A proof holds for the forward pass that attacks run: in the model's float format, with sums in any order, and without
-fast algorithms such as Winograd's (``semantics="float32"``). It holds for every input that lies inside the ball and the
-clip range in exact arithmetic. Proofs are deterministic. If the attack uses arithmetic that proofs do not cover,
-nothing is proved, and the reason is given.
+A proof holds for the forward pass that attacks run. This pass uses the model's float format, sums in any order, and no
+fast algorithms such as Winograd's (in ``BoundOptions``: ``semantics="float32"``). A proof holds for every input that
+lies inside the ball and the clip range in exact arithmetic. Proofs are deterministic. If the attack uses arithmetic
+that proofs do not cover, nothing is proved, and the reason is given.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Proof(NamedTuple):
     Attributes:
         proved: [B], bool, on the CPU.
         seconds: time that the proof took.
-        reason: why no proof was possible for any example; None if the methods of bound propagation ran.
+        reason: why no example could be proved at all; None if the methods of bound propagation ran.
     """
 
     proved: Tensor
@@ -130,7 +130,7 @@ class Prover:
         clip: tuple[float, float] | None,
         proved: Tensor,
     ) -> str | None:
-        """Mark the proved examples in ``proved``; return why no proof is possible for any example, or None."""
+        """Mark the proved examples in ``proved``; return None, or the reason why no example can be proved at all."""
         # Imported here, since attacks without proofs do not need it.
         from pyrobust.bounds import BoundOptions
         from pyrobust.bounds.deployed_arithmetic import other_convolutions
@@ -187,7 +187,7 @@ class Prover:
 
 
 def other_arithmetic(runner: Runner, dtype: torch.dtype, norm: str) -> str | None:
-    """Return why no proof covers the arithmetic of an attack on examples of this dtype; None if proofs cover it.
+    """Return the reason if proofs do not cover the arithmetic of an attack on examples of this dtype, else None.
 
     >>> other_arithmetic(Runner(nn.Linear(2, 2)), torch.bfloat16, "linf")
     'x is torch.bfloat16, and the model torch.float32'
@@ -222,7 +222,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:
-    """Return radii [N] of balls in the reals that contain all grid points that attacks of radii epsilon [N] may return.
+    """Return radii [N] in the reals; their balls contain all grid points that attacks of radii epsilon [N] may return.
 
     On a grid with step h, the attack bounds the differences Δk of integer levels k. The float of a level k differs from
     h·k by at most u, half a unit in the last place of the largest level. So the floats of two levels are at most h·|Δk|

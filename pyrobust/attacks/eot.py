@@ -14,10 +14,10 @@ from pyrobust.runner import Classifier
 class EOT(nn.Module):
     """A randomized classifier for which attacks average logits, losses and gradients over several draws.
 
-    The attack maximizes (1/S)·Σₛ L(f(tₛ(x)), y), with tₛ drawn afresh for every forward pass: expectation over
-    transformation (Athalye, Engstrom, Ilyas and Kwok, 2018). An example counts as correctly classified if the mean of
-    the S logits classifies it correctly. The draws come from the model's or the transform's own generator, so results
-    depend on the generator's state and on the order of the batches.
+    The attack maximizes the mean loss (1/S)·Σₛ L(f(tₛ(x)), y), with tₛ drawn afresh for every forward pass. This is
+    called expectation over transformation (Athalye, Engstrom, Ilyas and Kwok, 2018). An example counts as correctly
+    classified if the mean of the S logits classifies it correctly. The draws come from the model's or the transform's
+    own generator, so results depend on the generator's state and on the order of the batches.
 
     Args:
         model: batch [N, ...] → logits [N, K] or an object with ``.logits``; without a transform, the model itself

@@ -16,8 +16,9 @@ class FGSM(BatchAttack):
     """One step of length epsilon along the gradient of the loss at x (Goodfellow, Shlens and Szegedy, 2015).
 
     The step is along the sign of the gradient in linf and along the normalized gradient in l2, and the result is
-    clipped. In l1, the coordinates move one after the other, in order of decreasing |derivative|, each to its end of
-    the clip range, until epsilon is used up. No feasible point has a larger inner product with the gradient.
+    clipped. In l1, the coordinates move uphill one after the other, in order of decreasing |derivative|. Each moves as
+    far as the clip range allows, until epsilon is used up. No feasible point has a larger inner product with the
+    gradient than the resulting point.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -64,7 +64,7 @@ class InputAgnosticAttack(AttackedModel):
         self._attack_model(model, device, dtype=dtype)
 
     def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Check images and labels; return the labels as int64 on the CPU."""
+        """Check images and labels, and return them; the labels become int64 on the CPU."""
         x = float_tensor("x", x, dtype=self.runner.list_dtype)
         if x.dim() < 2 or not x.numel():
             raise InputError("x", "images [N, ...], at least one", f"shape {shape_text(x.shape)}")

@@ -17,7 +17,7 @@ LOGIT_TOLERANCE = 1e-4
 
 
 def differing_rows(first: Tensor, second: Tensor, tolerance: float = LOGIT_TOLERANCE) -> Tensor:
-    """Whether each row of two sets of logits [N, K] differs by more than rounding, bool [N]; NaN equals NaN.
+    """Return which rows of two sets of logits [N, K] differ by more than rounding, bool [N]; NaN equals NaN.
 
     >>> differing_rows(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 1e-6], [1.0, 0.1]]))
     tensor([False,  True])

@@ -30,7 +30,7 @@ class Patch:
     """An adversarial patch.
 
     Attributes:
-        pixels: [C, h, w], in the clip range in exact arithmetic.
+        pixels: [C, h, w], values that lie in the clip range exactly, not just up to rounding.
         mask: [h, w], bool: the pixels that replace those of the image.
         positions: [P, 2], int64, rows and columns of the upper left corner for which the patch was optimised.
         held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there is only one
@@ -97,22 +97,23 @@ class Patch:
 class AdversarialPatch(InputAgnosticAttack):
     """A patch that makes a model err wherever it is placed (Brown, Mané, Roy, Abadi and Gilmer, 2017).
 
-    The pixels under the mask are replaced. Each step puts the patch on every image of a minibatch, at an independent
-    random position. It then moves the patch's pixels, within the clip range, by step_size along the sign of the
-    gradient of Σᵢ min(Lᵢ, beta), with momentum 0.9. A quarter of the positions are held out: ``evaluate`` uses only
-    these. If a ``position`` is given, the patch stays there.
+    The patch replaces the pixels of an image where the mask is True. Each step puts the patch on every image of a
+    minibatch, at an independent random position. It then moves the patch's pixels, within the clip range, by step_size
+    in the direction sign(g). Here g is the gradient, with momentum 0.9, of Σᵢ min(Lᵢ, beta), and Lᵢ is the loss on
+    image i. A quarter of the positions are held out: ``evaluate`` uses only these. If a ``position`` is given, the
+    patch stays there.
 
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.
         size: height and width of the patch, or both in one number.
         target: class that the model should predict; default: any class other than the label.
-        mask: [h, w], bool: the pixels of the patch; default: all.
-        position: row and column of the patch's upper left corner; default: any.
+        mask: [h, w], bool: True for the pixels that belong to the patch; default: all pixels.
+        position: row and column of the patch's upper left corner; default: any position within the image.
         epochs: passes over the data, at least 1.
         step_size: positive; default 1/50 of the clip range.
         beta: limit of the loss, as in ``UniversalPerturbation``.
         loss: "ce", "dlr" (at least 3 classes, 4 with a target) or "margin", see ``pyrobust.ops.logit_loss``.
-        clip: (clip_min, clip_max), replacing the two arguments; a patch needs a range.
+        clip: (clip_min, clip_max), replacing the two arguments; not None, because a patch needs a range.
         seed: random seed of the positions and of the order of the images, in [0, 2**64).
         batch_size: images in a step, at least 1.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
@@ -185,7 +186,7 @@ class AdversarialPatch(InputAgnosticAttack):
             The patch, in x's dtype.
 
         Raises:
-            InputError: mismatched shapes, values, labels or a target out of range, or a position outside the images.
+            InputError: mismatched shapes; values, labels or a target out of range; or a position outside the images.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits, or logits without a gradient.
         """
@@ -230,7 +231,7 @@ class AdversarialPatch(InputAgnosticAttack):
             predictions follow the rule of ``pyrobust.correctness``.
 
         Raises:
-            InputError: mismatched shapes, values or labels out of range.
+            InputError: mismatched shapes, or values or labels out of range.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits.
         """

@@ -60,19 +60,19 @@ def _surrogates(name: str, surrogate: Classifier | Sequence[Classifier]) -> list
 
 
 class TransferAttack(BatchAttack):
-    """Gradient steps on the loss of a surrogate, for a model whose gradients are unknown: MI-FGSM and its variants.
+    """Gradient steps on a surrogate's loss, to fool a model whose gradients are unknown: MI-FGSM and its variants.
 
-    x_{t+1} = Π(x_t + α·d(g_{t+1})), where d is the direction that ``PGD`` takes in this norm and
-    g_{t+1} = μ·g_t + W∗∇L(T(x_t)) / ‖W∗∇L(T(x_t))‖₁:
+    x_{t+1} = Π(x_t + α·d(g_{t+1})), where d is the direction that ``PGD`` takes in this norm. Here g_{t+1} = μ·g_t +
+    W∗∇L(T(x_t)) / ‖W∗∇L(T(x_t))‖₁, with these parts and options:
 
     - momentum μ (MI-FGSM; Dong et al., 2018);
     - diverse inputs T (DI-FGSM; Xie et al., 2019): with probability ``diversity``, an image is shrunk bilinearly to a
       random size and placed at random on a background of zeros, independently in every step;
-    - W, a Gaussian kernel (TI-FGSM; Dong, Pang, Su and Zhu, 2019); convolving the gradient with it approximates the
-      mean over shifted images. Its standard deviation is k/√3 pixels, k = (kernel − 1)/2;
+    - W, a Gaussian kernel (TI-FGSM; Dong, Pang, Su and Zhu, 2019); convolving the gradient with W approximates the mean
+      of the gradients over shifted images. The standard deviation of W is k/√3 pixels, k = (kernel − 1)/2;
     - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is taken at x_t + α·μ·D·g_t, ahead of x_t along the
-      momentum. D is the number of values in an image: with this factor, each normalized gradient in g_t has mean
-      absolute value 1, as in the authors' code;
+      momentum. The factor D, the number of values in an image, scales each normalized gradient in g_t to mean absolute
+      value 1, as in the authors' code;
     - ``scales`` (SI-FGSM; Lin et al., 2020): the gradient is the mean of ∇L(x_t / 2^i) for i from 0 to scales − 1;
     - ``neighbors`` (VMI-, VNI-FGSM; Wang and He, 2021): v_t = mean_i ∇L(x_t + r_i) − ∇L(x_t) is added to the next
       gradient. With β = ``neighborhood``, the points r_i are uniform in a cube whose half-width is β·epsilon in linf,
@@ -184,11 +184,11 @@ class TransferAttack(BatchAttack):
         return state.x
 
     def _radius(self, state: AttackState) -> Tensor:
-        """Return the radius [B]; the size of the neighborhood is a multiple of it."""
+        """Return the radius [B] to which the size of the neighborhood is proportional."""
         return state.epsilon
 
     def _lead(self, coordinates: int) -> int:
-        """Return the factor by which, besides step size and momentum, the velocity is multiplied to look ahead."""
+        """Return the factor that multiplies α·μ·g_t in the step by which ``nesterov`` looks ahead."""
         return coordinates
 
     def _mean(self, gradients: Iterator[Tensor]) -> Tensor:
@@ -233,14 +233,15 @@ class Gradients(abc.ABC):
 
     @abc.abstractmethod
     def at(self, point: Tensor, scale: float) -> Tensor:
-        """Return the gradient, with respect to the point, of the loss at ``scale`` times the point."""
+        """Return the gradient of the loss at scale · point, with respect to the point."""
 
 
 class _SurrogateGradients(Gradients):
     """The gradients of the surrogate's loss.
 
-    They are divided by the size of the loss's derivative, since this derivative may underflow. Within a step, all
-    gradients of an example are divided by the same size.
+    The derivative of the loss with respect to the logits may underflow. Each example's gradients are therefore divided
+    by the size of this derivative, which is the largest magnitude of its elements. Within a step, all gradients of an
+    example are divided by the same size, that at the step's first gradient.
     """
 
     def __init__(self, attack: TransferAttack, state: AttackState) -> None:

@@ -86,8 +86,8 @@ class UniversalPerturbation(InputAgnosticAttack):
     It is found by gradient steps (Shafahi, Najibi, Xu, Dickerson, Davis and Goldstein, 2020): each step ascends Σᵢ
     min(L(f(xᵢ + δ), yᵢ), beta) over a minibatch and projects δ on the ball. The limit beta keeps a few examples of
     large loss from deciding the direction. In linf the steps are Adam's (Kingma and Ba, 2015). In l2 and l1 a step
-    follows Adam's mean of the gradients, which is divided by its l2 norm in l2 and by its largest coordinate in l1.
-    After each epoch the fooling rate on all examples is measured, and the best δ is returned.
+    follows the running mean of the gradients that Adam uses. This mean is divided by its l2 norm in l2, and by its
+    largest coordinate in l1. After each epoch the fooling rate on all examples is measured, and the best δ is returned.
 
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.
@@ -162,7 +162,7 @@ class UniversalPerturbation(InputAgnosticAttack):
             The perturbation, and its fooling rate on x.
 
         Raises:
-            InputError: mismatched shapes, values or labels out of range.
+            InputError: mismatched shapes, or values or labels out of range.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits, or logits without a gradient.
         """
@@ -211,7 +211,7 @@ class UniversalPerturbation(InputAgnosticAttack):
             with its exact interval; predictions follow the rule of ``pyrobust.correctness``.
 
         Raises:
-            InputError: mismatched shapes, values or labels out of range.
+            InputError: mismatched shapes, or values or labels out of range.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits.
         """

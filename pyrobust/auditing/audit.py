@@ -68,7 +68,7 @@ class Audit(Tabular):
 
     @property
     def notes(self) -> list[AuditFinding]:
-        """All other findings, for people who use the log's figures."""
+        """Findings that are not faults, but matter to people who use the log's figures."""
         return [finding for finding in self.findings if finding.severity == "note"]
 
     @property
@@ -95,14 +95,16 @@ class Audit(Tabular):
 def audit(log: CertificationLog) -> Audit:
     r"""Compute a certification log's metrics, and check it for contradictions and radii that smoothing cannot give.
 
-    The kinds of faults are "truncated", "duplicate", "order", "missing" (images), "label", "prediction",
-    "cumulative-correct", "correct" (contradicts predict == label), "correct-value", "abstained-correct",
-    "abstained-radius", "abstained-class" (abstentions written as a class), "abstentions" (none although there must be
-    some), "copied", "copied-time", "numbering" (labels from 1, predictions from 0), "nan", "infinite", "negative",
-    "above-maximum", "parameters" (wrong n, alpha, sigma or formula, with every explanation that fits the radii),
-    "change" (other parameters in a part of the rows), "pile", "unattainable", and for runs "above-votes" and "derived"
-    (columns that do not follow from the stored votes, limits or verdicts). Findings of all other kinds are notes. A
-    finding "parameters" is also a note if other values of unstated parameters alone explain the radii.
+    Faults of rows have the kinds "truncated", "duplicate", "order", "missing" (images), "copied" and "copied-time".
+    Faults of classes are "label", "prediction" and "numbering" (labels from 1, predictions from 0). Faults of the
+    column ``correct`` are "correct" (contradicts predict == label), "correct-value" and "cumulative-correct". Faults of
+    abstentions are "abstained-correct", "abstained-radius", "abstained-class" (abstentions written as a class) and
+    "abstentions" (none although there must be some). Faults of radii are "nan", "infinite", "negative",
+    "above-maximum", "unattainable", "pile", "parameters" (wrong n, alpha, sigma or formula, with every explanation that
+    fits the radii) and "change" (other parameters in a part of the rows). Only runs have the faults "above-votes" and
+    "derived" (columns that do not follow from the stored votes, limits or verdicts). The fault "header" is a file of
+    the log's parameters that cannot be used. Findings of all other kinds are notes. A finding "parameters" is a note
+    instead of a fault if other values of unstated parameters alone explain the radii.
 
     Metrics use the first row of each image, and count the image as correct if predict == label. Rows without a finite
     radius >= 0 count as abstentions. Metrics computed from votes are omitted if n, alpha or sigma is unknown or in

@@ -45,9 +45,9 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
     """Yield usual parameters other than the assumed ones.
 
     With ``pile`` (equal radii at the upper end of the log), yield only parameters whose maximum radius is the radius of
-    the pile. Without a pile, parameters with another sigma than the assumed one have the assumed n and alpha.
-    Parameters with another formula have another n only if nobody stated n, and another alpha only if nobody stated
-    alpha.
+    the pile. Without a pile, combine a sigma that is not the assumed one only with the assumed n and alpha. Combine a
+    formula that is not the usual one with other values of n only if nobody stated n, and with other values of alpha
+    only if nobody stated alpha.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)
@@ -63,7 +63,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters with one unusual value: one that ``pile`` implies or, without a pile, a number of few digits."""
+    """Yield parameters with one unusual value, which is implied by ``pile`` or, without a pile, has few digits."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:
@@ -112,7 +112,7 @@ def _usual(grid: list[tuple[int, float]], assumed: Parameters) -> list[tuple[int
 
 
 def _two_digits(first: int, last: int) -> Iterator[int]:
-    """Yield whole numbers of at most two significant digits from 10**first on, and sums of a usual n and a usual n0."""
+    """Yield the numbers of at most two significant digits in [10**first, 10**last), and sums of usual sample sizes."""
     for exponent in range(first, last):
         yield from (m * 10 ** (exponent - 1) for m in range(10, 100))
     yield from (m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0)
@@ -124,7 +124,7 @@ def _one_digit_alphas() -> Iterator[float]:
 
 
 def _whole_numbers(low: float, high: float) -> list[int]:
-    """Return all whole numbers of an interval or, if they are many, the roundest and the sums of a usual n and n0."""
+    """Return the whole numbers of an interval; if they are many, only the roundest and sums of usual sample sizes."""
     first, last = math.ceil(low), math.floor(high)
     together = [m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0 if first <= m + n0 <= last]
     if last - first < _ALL_WHOLE:

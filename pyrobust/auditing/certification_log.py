@@ -68,7 +68,7 @@ class CertificationLog(Tabular):
         noise: noise of a run; "gaussian" for text logs, "" for no noise.
         votes: [N], int64, exact votes n_A, 0 for an abstention; None for text logs, verifications and sequential runs.
         lines: [N], int64, line number of each row; None for a run.
-        origins: where sigma, n and alpha come from, by name.
+        origins: for each of the names "sigma", "n" and "alpha", where its value comes from.
         findings: faults and notes from reading the file.
         header: header of a run or of a log exported by `pyrobust.evaluation.write_log`; else None.
         run: the run itself; None for a text log.
@@ -133,7 +133,7 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is correct and certified in the sense of the certified metrics.
+        """Whether each prediction is correct and counts as certified in the metrics of the log.
 
         A smoothed certificate of radius 0 counts. A verification with radius 0 does not count, since it proves nothing,
         not even that the model is correct at the image itself.
@@ -174,9 +174,9 @@ def read_certification_log(
         alpha: probability that a certificate of a text log is wrong. Default: 0.001, unless the radii contradict it.
         sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
             such as sigma0.25, sigma_0.25 or noise_0.25.
-        reader: function for a log of another format: path → one mapping per row, from column names to the text exactly
-            as written (the number of digits of a radius matters). A ValueError from the reader becomes an error about
-            the file. The reader is not used for runs.
+        reader: function for a log of another format. It takes the path and returns one mapping per row, from column
+            names to the text of the fields. The text must be exactly as written, since the number of digits of a radius
+            matters. A ValueError from the reader becomes an error about the file. The reader is not used for runs.
 
     Returns:
         CertificationLog.
@@ -324,9 +324,11 @@ def _sigma_from_name(path: Path) -> tuple[float | None, str]:
 def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
     """Infer the number of decimals that each printed radius had before trailing zeros were dropped.
 
-    Radii are taken to have a fixed number of either decimals or significant digits. The style is the one that more of
-    the distinct radii fit, since nine in ten numbers do not end in zero. A radius written with more decimals keeps
-    them. If no style is clear, all radii keep their decimals, since fewer decimals stand for a wider range of votes.
+    Radii are taken to be printed in one of two styles: with a fixed number of decimals, or with a fixed number of
+    significant digits. Nine in ten numbers do not end in zero, so most radii still have this number after zeros were
+    dropped. The style is therefore the one that more of the distinct radii fit. A radius written with more decimals
+    keeps them. If no style is clear, all radii keep their decimals. This is safe, since fewer decimals stand for a
+    wider range of votes.
     """
     written = np.minimum(written, _MAX_DECIMALS)
     certified = np.isfinite(radius) & (radius > 0)
@@ -358,7 +360,7 @@ def _most_common(counts: _Ints) -> int:
 def _judge(values: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> ParameterJudgement | None:
     """Judge printed radii, with usual values for n and alpha that are not given; return None if sigma is unknown.
 
-    The usual values are added to ``values``, unless other values that are consistent with the given ones are likelier.
+    The usual values are added to ``values`` if they hold, as far as the radii show (`ParameterJudgement.holds`).
     """
     if "sigma" not in values:
         return None

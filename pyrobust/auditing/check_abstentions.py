@@ -110,7 +110,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[A
 
 
 def _surprise(correct: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
-    """Test if more rows are correct at the smallest radii than above; return log-likelihood ratio, number, shares."""
+    """Return (log-likelihood ratio, lead, two shares) for more correct rows at the smallest radii than above them."""
     share, after = float(correct[:lead].mean()), float(correct[lead : (1 + _ABOVE) * lead].mean())
     if share <= after:
         return 0.0, lead, share, after

@@ -86,8 +86,8 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
 def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
     """Flag the rows of blocks that repeat an earlier block, if chance cannot explain this repetition.
 
-    Chance is computed from the frequencies of the contents. In logs sorted by class, neighbours share their label;
-    there, contents are compared within each label.
+    The probability of a repetition by chance is computed from the frequencies of the contents of rows. In logs sorted
+    by class, neighbours share their label, so the frequencies are those among rows of the same label.
     """
     size = len(content)
     copied = np.zeros(size, dtype=bool)

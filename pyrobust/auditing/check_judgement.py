@@ -35,7 +35,7 @@ _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
 def check_judgement(log: CertificationLog, judgement: ParameterJudgement, usable: _Mask) -> Iterator[AuditFinding]:
-    """Flag radii contradicting the assumed parameters: a note if changing unstated ones explains them, else a fault."""
+    """Flag contradictions of the assumed parameters; only notes if other values of unstated ones explain the radii."""
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)
@@ -71,7 +71,7 @@ def check_judgement(log: CertificationLog, judgement: ParameterJudgement, usable
 
 
 def _unreached(fit: Fit) -> list[Pile]:
-    """Find the pile at the upper end of the radii if it lies below the maximum: it suggests other parameters."""
+    """Return the pile at the upper end of the radii if it lies below the maximum, which suggests other parameters."""
     pile = fit.radii.saturation()
     if pile is None or fit.beyond.any() or not fit.radii.rows or pile.agrees(fit.parameters.maximum):
         return []

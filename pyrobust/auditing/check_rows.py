@@ -111,7 +111,7 @@ def _text_coverage(index: npt.NDArray[np.int64]) -> Iterator[AuditFinding]:
 
 
 def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[AuditFinding]:
-    """Flag a log that ends shortly before the end of a data set of known size, unless its image count is round."""
+    """Flag a log that stops shortly before a data set of known size does, unless the log's image count is round."""
     last = int(index[-1])
     size = min((size for size in KNOWN_SIZES if size > last), default=0)
     expected, count = range(0, size, stride), last // stride + 1
@@ -200,9 +200,10 @@ def check_numbering(log: CertificationLog) -> Iterator[AuditFinding]:
 def _last_class(values: npt.NDArray[np.int64]) -> int:
     """Return the largest class that is not a stray; -1 if there is none.
 
-    A stray is a rare class that satisfies one of two conditions. Either it lies so far above all other classes that
-    some class would lie in between if the frequencies of classes differed by at most a factor of four; or it is much
-    rarer than all other classes. Each condition has a probability below 10⁻⁹ by chance.
+    A stray is a rare class that lies far above all other classes, or that is much rarer than each of them. The first
+    means that the absence of all classes in between has a probability below 10⁻⁹ by chance. The second means that a
+    count as small as that of the stray has a probability below 10⁻⁹ by chance. Both probabilities assume that the
+    frequencies of classes differ by at most a factor of four.
     """
     classes, counts = np.unique(values, return_counts=True)
     while len(classes) > 1:

@@ -10,7 +10,7 @@ from pyrobust.runs.run import Run
 
 
 def check_run(run: Run) -> Iterator[AuditFinding]:
-    """Flag rows of a run whose derived columns do not follow from its votes, limits or verdicts.
+    """Flag rows with derived columns that do not follow from the votes, confidence limits or verdicts of the run.
 
     The columns are recomputed by the functions that wrote them. Logits, bounds and distances to images are not checked,
     because the file does not contain the images. Combinations of columns that no run can have are refused when the

@@ -18,7 +18,7 @@ class AuditFinding:
     """A fault of a log, or a note for people who use its figures.
 
     Attributes:
-        kind: code for programs, such as "duplicate".
+        kind: name of the kind, for use by programs, such as "duplicate".
         severity: "fault" if the log cannot be what it claims to be, else "note".
         message: one line for people.
         lines: the first hundred affected line numbers (for a run, data-set indices); empty if the finding concerns the

@@ -72,10 +72,10 @@ class Fits:
 class Fit:
     """Printed radii, and how well given parameters explain them.
 
-    The score is the logarithm of the likelihood of the radii, relative to that of random digits. A radius that comes
-    from some number of votes has a higher score if few of the printable radii near it come from votes. A radius that
-    cannot come from any number of votes has the score of a row spoiled by chance. The evidence of each pile is
-    subtracted.
+    The score is the logarithm of a likelihood ratio: the likelihood of the radii under the parameters, divided by that
+    of random digits. A radius that some number of votes gives has a higher score if votes give few of the printable
+    radii near it. A radius that no number of votes gives has the score of a row spoiled by chance. Each pile (a radius
+    in more rows than binomial votes can explain) lowers the score by its ``evidence``.
     """
 
     radii: PrintedRadii
@@ -99,7 +99,7 @@ class Fit:
 
     @cached_property
     def piles(self) -> list[Pile]:
-        """Radii below the maximum that occur in more rows than binomial votes can explain."""
+        """Radii that are below the maximum, and that occur in more rows than binomial votes can explain."""
         if not self.radii.rows:
             return []
         least, most, _ = (votes[0] for votes in self._alone.votes)
@@ -149,7 +149,7 @@ class Fit:
         return self.score_without_piles - sum(pile.evidence for pile in self.piles)
 
     def row_scores(self) -> _Floats:
-        """Score of each row [N]; the score of a radius and the evidence of a pile are divided among their rows."""
+        """Return the score of each row [N]: its share of its radius's score, less its share of a pile's evidence."""
         scores = np.where(self.attainable, self.gain / self.radii.count, _LOG_SPOILED)
         for pile in self.piles:
             equal = (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)

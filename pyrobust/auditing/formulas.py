@@ -1,8 +1,9 @@
-"""Formulas that give radii from votes: the certificate of Cohen et al. (2019), and those that some scripts use instead.
+"""Formulas that give radii from votes: the usual one (Cohen et al., 2019), and those that some scripts use instead.
 
-Let a radius R come from k of n votes. R determines the tail 1 - p of the underlying probability p, and p determines k.
-A formula consists of these two functions, from R to 1 - p and from p to k. Votes are real numbers here, because a
-printed radius stands for an interval of votes. The formula explains the radius if this interval contains an integer.
+Let a radius R come from k of n votes. A formula consists of two functions. The first gives the tail 1 - p from R, where
+p is the probability that R is computed from. The second gives k from p. A printed radius stands for an interval of
+radii, and so for an interval of votes. This is why votes are real numbers here. The formula explains the radius if the
+interval of votes contains an integer.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class Formula:
 
     Attributes:
         name: what differs from the usual certificate, in words; "" if nothing does.
-        votes: numbers of votes [C, E] for which the bound on the probability is 1 - q, as a function of (q [C, E], n
-            [C, 1], alpha [C, 1]), for C candidates with E tails q each.
-        largest: tail q of the largest finite radius, which is the smallest such tail, as a function of (n, alpha).
-        tail: tail q of the probability, as a function of radii at sigma 1, elementwise.
+        votes: function that returns numbers of votes [C, E], given tails q [C, E], n [C, 1] and alpha [C, 1], for C
+            candidates with E tails each. With these votes, the bound on the probability is 1 - q.
+        largest: function of (n, alpha) that returns the tail q of the largest finite radius. No finite radius has a
+            smaller tail.
+        tail: function that returns the tail q for each radius at sigma 1, elementwise. The probability 1 - q gives this
+            radius.
         radius: inverse of ``tail``.
-        factor: factor of the radius, as a function of sigma.
+        factor: function of sigma that returns the factor by which radii at sigma 1 are multiplied.
         up: whether radii are rounded up.
     """
 
@@ -69,8 +72,9 @@ def _gaussian_radius(tail: float) -> float:
 def _binomial(tail: _Floats, n: _Floats, z: _Floats, exact: Callable[[_Floats, _Ints], _Floats]) -> _Floats:
     """Return quantiles of Binomial(n, 1 - tail) at level Φ(z), by the expansion of Cornish and Fisher (1938).
 
-    Adjacent columns are the two ends of a radius. Where their votes are close, or the variance is small, ``exact``
-    computes both; it takes tails [N] and the candidate (row) [N] of each tail.
+    Adjacent columns hold the tails at the two ends of a radius's interval. Where the votes of the two ends are close
+    together, or the variance is small, ``exact`` computes both instead. It takes tails [N] and, for each tail, the row
+    [N] of its candidate.
     """
     variance = n * tail * (1 - tail)
     votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + np.copysign(0.5, z)
@@ -225,7 +229,7 @@ class Parameters:
 
     @property
     def scale(self) -> float:
-        """Radius at which Φ⁻¹ of the bound on p_A is 1."""
+        """Factor by which radii at sigma 1 are multiplied."""
         return self.formula.factor(self.sigma)
 
     @property

@@ -34,10 +34,11 @@ class ParameterJudgement:
 
     Attributes:
         assumed: fit of the radii under the assumed parameters.
-        explanations: fits under all parameters that explain the radii better than the assumed ones do, and as well as
-            the best parameters tried. Usual parameters come first; the tuple is empty if there are none.
-        innocent: the best of the fits under the assumed parameters and under parameters that differ from them only in
-            unstated values.
+        explanations: fits under those of the tried parameters that explain the radii better than the assumed ones do,
+            and about as well as the best of all tried parameters. Usual parameters come first; the tuple is empty if no
+            parameters explain the radii so well.
+        innocent: the best fit that contradicts nothing that was stated. It is either ``assumed``, or a fit under
+            parameters that differ from the assumed ones only in values that nobody stated.
         saturation: the pile of equal radii at the upper end, if any.
         free: names of the parameters that nobody stated.
     """
@@ -81,7 +82,7 @@ def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) ->
 
 
 def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> bool:
-    """Whether parameters contradict nothing that was stated."""
+    """Whether parameters have the usual formula, and differ from the assumed ones only in values that nobody stated."""
     return not parameters.formula.name and set(parameters.differing(assumed)) <= set(free)
 
 
@@ -108,8 +109,8 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
 def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
     """Find parameters that explain all radii that ``fit`` leaves unexplained, and return their fits of these radii.
 
-    Usual parameters come first. The result is empty in two cases: the radii that ``fit`` explains do not support its
-    parameters, or the other radii do not support an explanation.
+    Usual parameters come first. The result is empty if the radii that ``fit`` explains are too weak as evidence for the
+    parameters of ``fit``, or if the other radii are too weak as evidence for an explanation.
     """
     others = fit.unexplained
     if float(fit.gain[~others].sum()) < BELIEVED:
@@ -122,7 +123,7 @@ def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
 def _screened(
     radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
 ) -> list[Fit]:
-    """Fit all radii by candidates that the largest radii allow and that the most informative ones make likeliest."""
+    """Return fits of all radii by the likeliest candidates, chosen by the largest and the most informative radii."""
     largest, telling = radii.largest(_SCREENED), radii.furthest_apart(_SCREENED, assumed.sigma)
     few = largest.every(max(1, len(largest.value) // _FIRST))
     same = np.array_equal([largest.value, largest.decimals], [telling.value, telling.decimals])
@@ -141,7 +142,7 @@ def _screened(
 
 
 def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Parameters], list[float]]:
-    """Return the candidates that can give most of the radii, and scores that ignore piles; all share one formula."""
+    """Return the candidates, all of one formula, that can give most of the radii, and scores that ignore piles."""
     if candidates:
         candidates = [*compress(candidates, Fits(radii, candidates).beyond.mean(axis=1) <= _MISFITS)]
     if not candidates:
@@ -152,7 +153,7 @@ def _passing(radii: PrintedRadii, candidates: list[Parameters]) -> tuple[list[Pa
 
 
 def _fewer_samples(radii: PrintedRadii, assumed: Parameters, current: Fit) -> list[Fit]:
-    """Return fits by smaller n, which allow so few radii that a log with no other radii cannot be due to chance."""
+    """Return fits by smaller round n that explain the radii so much better that it cannot be due to chance."""
     fits = []
     largest = radii.largest(_SCREENED)
     for n in ROUND_N:

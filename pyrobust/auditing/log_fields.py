@@ -1,8 +1,8 @@
 """Parse numbers in a column of a text block, vectorised over rows, so that logs of a million rows are read quickly.
 
-A column is scanned character by character over all rows at once: the digits of a field form an integer m, and d is the
-number of digits after the decimal point. Where m < 2^53 and d <= 22, both m and 10^d are exact doubles, and m / 10^d is
-rounded once, to the double that ``float`` returns (Clinger, 1990). Python parses all other fields one by one.
+All rows of a column are scanned at once, character by character. The digits of a field form an integer m, and d of them
+follow the decimal point. If m < 2^53 and d <= 22, both m and 10^d are exact doubles. Then m / 10^d is rounded only
+once, to the double that ``float`` returns (Clinger, 1990). Python parses all other fields one by one.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumn
 
 
 def _translated(path: Path, reader: LogReader) -> bytes:
-    """Write the rows of a reader as a tab-separated log, which is then checked; rows keep their line numbers."""
+    """Return the rows of a reader as the bytes of a tab-separated log, in which they keep their line numbers."""
     lines: list[str] = []
     names: list[str] = []
     for number, row in enumerate(reader(path), start=2):

@@ -40,7 +40,8 @@ class CertificationMetrics:
         radii: radii at which certified accuracy is computed.
         certified: certified accuracy at each radius.
         bounds: lower bound of each certified accuracy, valid with probability 0.999 if noise is independent across
-            images; empty if alpha is unknown, and for proofs, which cannot be false.
+            images. The tuple is empty if alpha is unknown. It is also empty for verifications, whose certificates are
+            proofs and cannot be false.
         average_radius: mean radius of the correct predictions; NaN if none is correct.
         average_certified_radius: mean radius over all images, where images that are not certified count as 0; listed
             last, since it is a poor measure (`pyrobust.metrics.certified.average_certified_radius`).

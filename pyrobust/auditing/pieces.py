@@ -44,9 +44,9 @@ class Change:
 def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: Iterable[str] = ()) -> Change | None:
     """Find the block of a log, if any, whose radii contradict the parameters that fit all rows best.
 
-    Radii and decimals are [N], in file order. The result is None in two cases. Either the contradictory rows are spread
-    over the whole log. Or no block has other parameters that raise the total score far above both the score of ``fit``
-    and ``level``, the score of the best parameters for all rows.
+    Radii and decimals are [N], in file order. ``level`` is the score of the best parameters for all rows. The result is
+    None in two cases. In the first, the contradictory rows are spread over the whole log. In the second, no block with
+    parameters of its own raises the total score far above ``level`` and above the score of ``fit``.
     """
     radii, own_scores = fit.radii, fit.row_scores()
     if radii.rows < 2 * _MIN_PIECE:

@@ -1,12 +1,13 @@
 """Piles: more equal radii than binomial votes can give.
 
-The votes k of an image are binomial, so that the expected number f(k) of images with k votes satisfies, for any
-probabilities of the images,
+The votes k of each image are binomial. So the expected number f(k) of images with k votes satisfies, for every d and
+whatever the probabilities of the images are,
 
     f(k)² ≤ f(k - d)·f(k + d)·C(n, k)² / (C(n, k - d)·C(n, k + d))
 
-by the Cauchy-Schwarz inequality; equality holds for a single image. Only k = n has no neighbour above, so only k = n
-can be a pile. But if different images get the same noise, their votes depend on each other and can pile up.
+by the Cauchy-Schwarz inequality; equality holds for a single image. So the numbers of images with k - d and k + d votes
+limit f(k). Only k = n has no neighbour above and no such limit, so only k = n can be a pile. But if different images
+get the same noise, their votes depend on each other and can pile up.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ _PILE, _MIN_PILE = 22.0, 8
 
 @dataclass(frozen=True)
 class Pile:
-    """A radius below the maximum that occurs in more rows than binomial votes can explain.
+    """A radius that is below the maximum, and that occurs in more rows than binomial votes can explain.
 
     Attributes:
         radius: the radius as printed.
         rows: number of rows with this radius.
         beside: number of rows just below and just above the pile; each side covers as many vote counts as the pile.
         decimals: number of decimals of the printed radius.
-        evidence: natural logarithm of the likelihood ratio against the likeliest mixture of binomials.
+        evidence: natural logarithm of the factor by which the numbers of rows are likelier without constraints than
+            under the likeliest mixture of binomials.
     """
 
     radius: float
@@ -48,9 +50,9 @@ def find_piles(
 ) -> list[Pile]:
     """Find the distinct radii [D] that occur in more rows than binomial votes can explain.
 
-    A radius stands for an interval of d vote counts. The number of rows with this radius is bounded by the numbers of
-    rows at most d votes below and at most d votes above the interval. Radii that no votes give are never piles, nor are
-    radii whose neighbours lie outside the limits.
+    A radius stands for d adjacent vote counts. Its neighbours are the d vote counts below these and the d vote counts
+    above these. The numbers of rows in the two neighbours bound the number of rows with this radius. A radius is never
+    a pile if no vote count gives it, or if one of its neighbours lies outside the limits.
 
     Args:
         radius: distinct radii [D], in ascending order.
@@ -98,10 +100,10 @@ def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
 
 
 def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
-    """Return the log-likelihood ratio of Poisson counts: free means against means with rows² ≤ ratio·below·above.
+    """Return how much likelier Poisson counts are with free means than with means such that rows² ≤ ratio·below·above.
 
-    The counts are ``below``, ``rows`` and ``above``. The likeliest means under the condition are below + t, rows - 2t
-    and above + t, for some t ≥ 0.
+    The result is the logarithm of the likelihood ratio. The counts are ``below``, ``rows`` and ``above``. The likeliest
+    means that satisfy the condition are below + t, rows - 2t and above + t, for some t ≥ 0.
     """
     ratio = np.exp(np.minimum(log_ratio, 300.0))
     # (rows - 2t)² = ratio·(below + t)·(above + t)

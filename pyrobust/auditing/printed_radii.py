@@ -82,10 +82,11 @@ class PrintedRadii:
         return self.chosen(np.arange(max(0, len(self.value) - size), len(self.value)))
 
     def furthest_apart(self, size: int, sigma: float) -> PrintedRadii:
-        """Return the ``size`` radii whose attainable neighbours are furthest apart, in units of the last digit.
+        """Return the ``size`` radii near which attainable radii are furthest apart, in units of the last printed digit.
 
-        Attainable radii near r are about sigma/(n φ(r/sigma)) apart. So with a fixed number of decimals, the largest
-        radii come first; with a fixed number of significant digits, small radii may come first.
+        Near a radius r, the radii that some number of votes gives are about sigma/(n φ(r/sigma)) apart. So with a fixed
+        number of decimals, the largest radii are chosen first. With a fixed number of significant digits, small radii
+        may be chosen first, because their last digit is a smaller unit.
         """
         apart = (self.value / sigma) ** 2 / 2 - np.log(self.unit)
         return self.chosen(np.sort(np.argsort(apart, kind="stable")[max(0, len(apart) - size) :]))
@@ -103,6 +104,6 @@ class PrintedRadii:
 
 
 def _round_to(value: _Floats, bits: int) -> tuple[_Floats, _Floats]:
-    """Round to a significand of this many bits; return the nearest floats and the distances to them."""
+    """Round to a significand of this many bits; return the nearest floats and the spacing of floats there."""
     step = 2.0 ** (np.floor(np.log2(value)) + 1 - bits)
     return np.round(value / step) * step, step

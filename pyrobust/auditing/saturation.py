@@ -53,14 +53,15 @@ class Saturation:
     def implied_alpha(self, n: int, sigma: float) -> tuple[float, float, float]:
         """Return the alphas that give this radius at n: the smallest, the one for the printed value, and the largest.
 
-        ``Φ(R/sigma)^n`` rises with R, which lies in [printed - u/2, printed + u], where u is a unit of the last digit.
+        Alpha is ``Φ(R/sigma)^n``, which rises with R. The radius R before rounding lies in [printed - u/2, printed +
+        u], where u is a unit of the last digit.
         """
         low, high = self.interval
         least, printed, largest = (math.exp(n * _log_phi(radius / sigma)) for radius in (low, self.radius, high))
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
-        """Return the sample sizes that give this radius at alpha: smallest, that of the printed value, and largest.
+        """Return the sample sizes that give this radius at alpha: the smallest, the printed value's, and the largest.
 
         Each n is ``ln alpha / ln Φ(R/sigma)``.
         """
@@ -100,11 +101,11 @@ class Saturation:
 def find_saturation(
     radius: npt.NDArray[np.float64], decimals: npt.NDArray[np.int64], count: npt.NDArray[np.int64]
 ) -> Saturation | None:
-    """Find the pile at the upper end of ascending distinct radii [D], given their decimals and numbers of rows [D].
+    """Find the pile of equal radii at the upper end, from ascending distinct radii [D], their decimals and row counts.
 
-    Two radii are tried: the radius with the most rows among the largest radii, then the radius with the most rows of
-    all. The first of the two that fulfils two conditions is the pile: few rows have larger radii, and it has clearly
-    more rows than each radius just below it. The result is None if neither fulfils both.
+    Two radii are candidates: first the one with the most rows among the largest radii, then the one with the most rows
+    of all. A candidate qualifies if few rows have larger radii, and if it has clearly more rows than each radius just
+    below it. The pile is the first candidate that qualifies; the result is None if neither does.
 
     >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)

@@ -109,7 +109,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _current(holder: Any, key: str) -> Any:
-    """Return an element of a module's dictionary; the dictionaries of traced modules have no ``get``."""
+    """Return the value of a key in the dictionary of a module; None if the key is missing."""
     return holder[key] if key in holder else None  # noqa: SIM401 - a get of its own is what they lack
 
 

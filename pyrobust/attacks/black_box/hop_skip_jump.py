@@ -44,9 +44,9 @@ class HopSkipJump(MinimumNormAttack):
        = ±1 at xₜ + δ·uᵢ. The mean of (φᵢ − φ̄)·uᵢ estimates the direction g of the boundary's normal. δ is a tenth of
        the clip range in the first step, and gamma·‖xₜ − x‖ / d later; on a grid, it is at least √d grid steps.
     2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g); the jump is halved until the new point is adversarial.
-    3. Bisection, on the segment to x (l2) or by clipping to a shrinking ball around x (linf), finds the boundary. Its
-       precision is a factor times the distance. In l2, the factor is the smaller of 0.001 and gamma·d^(−3/2); in linf,
-       it is the smaller of 0.001 and gamma·d^(−2).
+    3. Bisection finds the boundary: on the segment to x (l2), or by clipping to a shrinking ball around x (linf). Its
+       precision is the distance to x times a factor. In l2, the factor is the smaller of 0.001 and gamma·d^(−3/2); in
+       linf, it is the smaller of 0.001 and gamma·d^(−2).
 
     The start is a random image, or the nearest of ``starts`` that fools the model. ``minimum`` returns the nearest
     points found, ``generate`` only those within epsilon; ``forwards`` counts the queries.
@@ -107,7 +107,7 @@ class HopSkipJump(MinimumNormAttack):
         nearest.take(run, rows)
 
     def _first_points(self, state: AttackState, limit: int) -> tuple[Tensor, Tensor]:
-        """Find adversarial starting points; return the rows [n] that have one, and the points [n, ...]."""
+        """Find adversarial starting points; return the rows [n] of examples that have one, and the points [n, ...]."""
         x_adv = state.x.clone()
         started = torch.zeros(len(state), dtype=torch.bool, device=state.x.device)
         if self.starts is not None:

@@ -37,9 +37,10 @@ class Square(BatchAttack):
 
     The start consists of random stripes (linf) or tiles (l2, l1). Each query then changes one window of every image, at
     a random place and with random signs, and the change is kept if the loss rose. Windows first cover the share p_init
-    of the image and shrink on a schedule (``square_windows.window_share``). In linf, a window is set to a corner of the
-    ball. In l2 and l1, the budget of two windows is moved into one of them. In l1, the result is then projected on ball
-    and clip range (Croce and Hein, 2021). One query is one forward pass on the examples not fooled yet.
+    of the image and shrink on a schedule (``square_windows.window_share``). In linf, each channel of a window is set to
+    x + ε or x − ε, clipped, where ε is epsilon. In l2 and l1, the norm of the changes in two windows is moved into one
+    of them. In l1, the result is then projected on ball and clip range (Croce and Hein, 2021). One query is one forward
+    pass on the examples not fooled yet.
 
     Inputs other than images [N, C, H, W] are treated as one row of one channel.
 

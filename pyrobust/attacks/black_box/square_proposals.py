@@ -81,7 +81,7 @@ class _InPlace(Proposals):
         return best
 
     def _write(self, best: Tensor, *changes: tuple[Tensor, Tensor]) -> Tensor:
-        """Write new values [B, C, n] at offsets [B, C, n], one change after the other."""
+        """Return ``best`` with the changes written one after the other: values [B, C, n] at offsets [B, C, n]."""
         # On a GPU the attack state still needs these images some queries later.
         candidate = best.clone() if best.is_cuda else best
         rows = Grid.rows(candidate)
@@ -94,7 +94,7 @@ class _InPlace(Proposals):
 
 
 class _Linf(_InPlace):
-    """Proposes windows of a single color at a corner of the ball (Andriushchenko et al., 2020, algorithm 2)."""
+    """Proposes windows in which each channel is x + ε or x − ε, clipped (Andriushchenko et al., 2020, algorithm 2)."""
 
     odd = False
 
@@ -119,9 +119,10 @@ class _Linf(_InPlace):
 
 
 class _L2(_InPlace):
-    """Moves the budget of two windows into one of them, adding a pattern (Andriushchenko et al., 2020, algorithm 3).
+    """Moves the norm of the changes in two windows into one of them (Andriushchenko et al., 2020, algorithm 3).
 
-    Unlike in the original, the budget that clipping removes from the window is spent in the same window and query.
+    If clipping shortens the change in this window, the norm that it removes is spent in the same window and query. The
+    original does not do this.
     """
 
     odd = True
@@ -234,7 +235,7 @@ def _read(x: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _numbers(grid: Grid) -> tuple[int, int]:
-    """Count the random numbers of a start (signs and orientation per tile) and of a query (two corners, one tile)."""
+    """Return how many random numbers a start takes, and how many a query takes."""
     tiles, _ = grid.tiles()
     return len(tiles) * (1 + grid.channels), 5 + grid.channels
 

@@ -79,7 +79,7 @@ class Grid(NamedTuple):
         return (top * row + left * column)[:, None, None] + inside
 
     def tiles(self) -> tuple[Tensor, int]:
-        """Return T squares that cover the image, about five per row: element offsets [T, C, side²], and the side."""
+        """Return element offsets [T, C, side²] of T squares that cover the image, about five per row, and ``side``."""
         side = max(min(self.height, self.width) // 5, 1)
         down, across = self.height // side, self.width // side
         top, left = (self.height - down * side) // 2, (self.width - across * side) // 2

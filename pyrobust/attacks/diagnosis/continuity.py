@@ -24,8 +24,8 @@ def find_cause_of_gradient(subject: ExaminedModel) -> Cause:
 
     - "constant": the outputs are the same at all points tried, also at the ends of the clip range.
     - "piecewise constant": for most changes of x far below epsilon, the logits stay bitwise equal.
-    - "discontinuous": a segment is halved repeatedly, and the half with the larger change is kept. For more than half
-      of the examples, the change does not shrink with the length of the segment.
+    - "discontinuous": for more than half of the examples, a segment contains a jump. The segment is halved repeatedly,
+      and the half with the larger change is kept; the change does not shrink with the length of the segment.
     - "replaced": none of these. The outputs change smoothly, but the backward pass does not return their derivative.
     """
     x = subject.x

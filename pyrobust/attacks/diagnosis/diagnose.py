@@ -58,16 +58,18 @@ def diagnose(
       probabilities or hard decisions instead of logits; or gradients computed inside the forward pass;
     - the gradient, on the same examples: missing, zero, not finite, saturated, or not the model's own. For the last
       check, the margin's change along segments of the ball is compared with the integral of the gradient;
-    - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps;
-      queries (Square) or a surrogate's adversarial examples fool more than gradient-based attacks; more steps and
-      restarts fool more; the loss does not rise; or an attack on the whole clip range fails. A random model is not
-      attacked here, because an attack that averages over more draws than another would fool more examples.
+    - attacks, on all examples that the model classifies correctly. It is a sign if one step fools more examples than
+      many steps; if queries (Square) or a surrogate's adversarial examples fool more than gradient-based attacks; if
+      more steps and restarts fool more than fewer; if the loss does not rise; or if an attack on the whole clip range
+      fails. A random model is not attacked here: an attack that averages over more draws than another would fool more
+      examples for this reason alone.
 
     A sign counts only if more than 10 % of the examples show it, with confidence 99 % (exact binomial bound). Whether
     an attack fools more examples than another is decided by an exact paired test, one-sided and Holm-corrected, at
     level 0.01 for all comparisons together (``pyrobust.metrics.paired_test``, ``pyrobust.stats.holm``).
 
-    A module is run in evaluation mode and its modes are restored; torch's generators are seeded and restored.
+    A module runs in evaluation mode, and every submodule is then put back into its own mode. torch's random generators
+    are seeded, and their states are restored at the end.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K], K ≥ 2, or an object with ``.logits``; an ``EOT`` is

@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis(Tabular):
-    """Whether the failure of attacks on a model means that the model is robust; made by ``diagnose``.
+    """The result of ``diagnose``: whether the failure of attacks on a model means that the model is robust.
 
     "nothing found" does not prove robustness: it says that the gradients are the model's own, and that no attack tried
     here is better than gradient-based attacks. "undecided" says less: there are no findings, but the gradient could not
@@ -78,7 +78,7 @@ class Diagnosis(Tabular):
 
     @property
     def verdict(self) -> Verdict:
-        """The worst severity of the findings; without a suspicious or masked one, "nothing found" or "undecided"."""
+        """The worst severity of the findings; if no finding is suspicious or masked, "nothing found" or "undecided"."""
         severities = {finding.severity for finding in self.findings} - {"note"}
         if severities:
             return "masked" if "masked" in severities else "suspicious"
@@ -93,14 +93,14 @@ class Diagnosis(Tabular):
         )
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each finding."""
+        """Return the columns of a table that has one row for each finding."""
         return columns_of(self.findings, ("name", "severity", "observation", "meaning", "remedy", "source"))
 
     def _attributes(self) -> dict[str, Any]:
         return {name: value for name, value in self.to_dict().items() if name != "findings"}
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain Python.
+        """Convert to a dictionary of plain Python objects.
 
         >>> Diagnosis((), {}, {"pgd": 3}, 10, 9, 0.1, "linf").to_dict()["verdict"]
         'nothing found'
@@ -110,7 +110,7 @@ class Diagnosis(Tabular):
 
 
 def share_severity(count: int, n: int) -> Severity | None:
-    """Return the severity of a sign at ``count`` of n examples, from the exact lower confidence bound of its share.
+    """Return the severity of a sign that ``count`` of n examples show, by an exact lower confidence bound of the share.
 
     A model without masked gradients may show a sign at individual examples, so the share has to exceed 10 %
     ("suspicious") or 50 % ("masked") with confidence 99 %.

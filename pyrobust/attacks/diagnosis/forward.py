@@ -1,4 +1,4 @@
-"""Signs in the forward pass: randomness, training mode, outputs that are not logits, and inner optimization."""
+"""Examine a forward pass for randomness, training mode, outputs that are not logits, and gradients computed in it."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _dynamic(called: list[str]) -> Iterator[Finding]:
 
 
 def _not_logits(logits: Tensor, operations: Operations) -> Iterator[Finding]:
-    """Find outputs that are probabilities, or that have two values, of which the larger occurs once in each row."""
+    """Find outputs that are probabilities, or hard decisions: one value for one class, a smaller one for all others."""
     if not bool(logits.isfinite().all()) or logits.shape[1] < 2:
         return
     high, low = logits.amax(1, keepdim=True), logits.amin(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Signs in the gradient: missing, zero, not finite, saturated, or not the model's own."""
+"""Examine a model's gradient: is it missing, zero, not finite, saturated, or not the model's own?"""
 
 from __future__ import annotations
 

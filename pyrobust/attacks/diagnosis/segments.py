@@ -31,7 +31,7 @@ class Segments:
     usable: Tensor
 
     def unexplained(self, factor: float = 1.0) -> Tensor:
-        """Share of each usable example's change that the gradient times ``factor`` does not explain.
+        """Return, for each usable example, the share of the change that ``factor`` times the gradient does not explain.
 
         For a model that is continuous and differentiable almost everywhere, such as a ReLU network, the change is the
         integral of the slope. Let s be the slopes multiplied by ``factor``, and s̄ their mean. The share is |change −
@@ -47,7 +47,7 @@ class Segments:
         return float(ratio.nanmedian())
 
     def steadiness(self) -> Tensor:
-        """Return |s̄| / mean |s|, [usable]: 1 if the slope keeps its sign, near 0 if the sign changes repeatedly."""
+        """Return |mean slope| / mean |slope| per usable example: 1 for one sign, near 0 for repeated sign changes."""
         steadiness = self.slopes.mean(0).abs() / self.slopes.abs().mean(0)
         return steadiness.nan_to_num(nan=1.0)[self.usable]
 

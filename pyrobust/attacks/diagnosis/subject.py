@@ -23,7 +23,7 @@ LossOf = Callable[[Tensor, Tensor], LogitLoss]
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> LogitLoss:
-    """The cross-entropy, with a derivative that does not vanish."""
+    """Return the cross-entropy, and its derivative scaled so that it does not vanish where the loss is nearly flat."""
     return logit_loss(logits, y, y, "cross_entropy")
 
 
@@ -34,7 +34,7 @@ def margin(logits: Tensor, y: Tensor) -> LogitLoss:
 
 @dataclass
 class ExaminedModel:
-    """A model, the examples on which it is examined, and the feasible set of attacks.
+    """A model, the examples on which it is examined, and the ball and the clip range of the attacks.
 
     Attributes:
         model: as given.
@@ -68,7 +68,7 @@ class ExaminedModel:
         return replace(self, x=self.x[rows.to(self.x.device)], y=self.y[rows])
 
     def over(self, step: Callable[..., tuple[Tensor, ...]], *columns: Tensor) -> tuple[Tensor, ...]:
-        """Call ``step`` on batches of the tensors ``columns`` [N, ...] on the device; concatenate the results."""
+        """Call ``step`` on each batch of the tensors ``columns`` [N, ...], on the device; concatenate the results."""
         parts: dict[int, tuple[Tensor, ...]] = {}
         runner = self.queries.runner
 
@@ -80,7 +80,7 @@ class ExaminedModel:
         return tuple(torch.cat(results) for results in zip(*parts.values(), strict=True))
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits at x [N, ...], [N, K] on the model's device."""
+        """Return the model's logits [N, K] at the points x [N, ...], on the model's device."""
 
         def step(batch: Tensor) -> tuple[Tensor, ...]:
             return (self.queries.logits(batch),)
@@ -90,7 +90,8 @@ class ExaminedModel:
     def gradient(self, x: Tensor, loss: LossOf) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits [N, K], and the value [N] and gradient [N, ...] of a loss at x.
 
-        The gradient of the loss is returned divided by the loss's ``size``, a positive number for each example.
+        The gradient of each example is divided by the ``size`` of its loss, a positive number, so that it does not
+        vanish where the loss is nearly flat.
 
         Raises:
             NoGradientError: the model cannot be differentiated.

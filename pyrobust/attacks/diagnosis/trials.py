@@ -199,7 +199,7 @@ class _QuietAPGD(APGD):
 
 
 class _PlainPGD(PGD):
-    """PGD on the cross-entropy as torch differentiates it, in the dtype of the logits, without pyrobust's own loss."""
+    """PGD that differentiates the cross-entropy as torch does, in the logits' dtype, without pyrobust's own loss."""
 
     def _run(self, state: AttackState) -> None:
         best = Best(state)

@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 class AttackedModel:
     """Holds the model that an attack runs, and the device that it runs on.
 
-    ``model`` and ``device`` behave like plain attributes, and may be assigned before this class's constructor has run.
-    A module is moved to the device, permanently.
+    ``model`` and ``device`` behave like plain attributes. A subclass's constructor may assign them before it calls the
+    constructor of this class. If the model is a module, it is moved to the device, permanently.
 
     >>> holder = AttackedModel()
     >>> holder.device = "cpu"
@@ -53,7 +53,7 @@ class AttackedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on. Assigning it moves a module; None restores the module's own device."""
+        """Where the model runs. Assigning a device moves a module there; None restores the module's own device."""
         return self.runner.device if callable(self._attacked) else self._chosen_device or torch.device("cpu")
 
     @device.setter

@@ -93,7 +93,7 @@ class _InNorm(AttackedModel):
 if TYPE_CHECKING:
 
     class _Arguments(_InNorm, Declared):
-        """The arguments of every attack; type checkers derive constructors from them."""
+        """The arguments of every attack, from which type checkers derive the attacks' constructors."""
 
         model: Classifier = setting(kw_only=False)
         epsilon: float | Tensor = setting(default=8 / 255, kw_only=False)
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
 else:
 
     class _Arguments(_InNorm, Declared):
-        """Model, ball and clip range are arguments; a run's settings do not include values derived from them."""
+        """Model, ball and clip range are constructor arguments; a run's settings hold no values derived from them."""
 
         epsilon, clip_min, clip_max = 8 / 255, 0.0, 1.0
         #: Step of the grid of the values that the attack returns, or "auto".
@@ -130,21 +130,21 @@ class AdversarialAttack(_Arguments, abc.ABC):
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
-            [N] with one radius per example. In linf, a tensor gives one radius per element if it broadcasts to an
-            example or a batch and has the same number of dimensions as that example or batch, such as [1, D] for D
-            features. A feature of radius 0 does not change.
+            [N] with one radius per example. In linf, a tensor may also give one radius per element. Such a tensor
+            broadcasts to an example or a batch, and has the same number of dimensions as that example or batch. For D
+            features, its shape may be [1, D]. A feature of radius 0 does not change.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
             ``norms``.
         clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
-        clip_max: largest valid input value, above clip_min: also a number or a tensor.
+        clip_max: largest valid input value, a number or a tensor as for clip_min; it must be above clip_min.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
-        grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
-            fraction that rounds to it, or "auto" for the grid that x is on. With a grid, x is moved to the nearest
-            levels k·h, where h is the step, with a warning if that changes x. ``generate`` returns the values
-            float32(k·h) in x's dtype, or float64(k·h) if x is float64 and its values have that form. The ball is
-            defined on the levels k, exactly: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h, where ε is epsilon read as
-            a fraction. Default: None.
+        grid: step h of the values that an image file can hold, such as "1/255". It may be a fraction; a float, which is
+            read as the simplest fraction that rounds to it; or "auto", which stands for the grid that x is on. With a
+            grid, x is moved to the nearest levels k·h, with a warning if that changes x. ``generate`` returns values of
+            the form float32(k·h), in x's dtype. If x is float64 and its values have the form float64(k·h), the returned
+            values have this form, too. The ball is defined on the levels k, exactly: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or
+            Σ |Δk| ≤ ε/h, where ε is epsilon read as a fraction. Default: None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -243,11 +243,11 @@ class AdversarialAttack(_Arguments, abc.ABC):
         ball and clip range. The result is rounded so that x + result, computed in x's dtype, lies exactly inside the
         ball and the clip range.
 
-        If an example lies outside the clip range, x + result is still inside, even if the norm of the result must then
-        exceed epsilon. In linf and l2, delta is again projected on the ball, then clipped. In l1, delta is projected on
-        the intersection of ball and clip range, up to rounding; if the intersection is empty, delta is projected on the
-        ball, then clipped. In l0, coordinates outside the clip range always change, and other coordinates change as far
-        as epsilon allows.
+        If an example lies outside the clip range, x + result still lies inside the clip range, even if the norm of the
+        result must then exceed epsilon. In linf and l2, delta is projected on the ball, then clipped, as for other
+        examples. In l1, delta is projected on the intersection of ball and clip range, up to rounding; if the
+        intersection is empty, delta is projected on the ball, then clipped. In l0, coordinates outside the clip range
+        always change, and other coordinates change as far as epsilon allows.
 
         The result is differentiable with respect to delta and x: its gradient is that of the projection in real
         numbers.
@@ -281,14 +281,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """Return the clip range as two numbers: if each element has its own range, the outermost ends."""
+        """Return the two ends of the clip range; if each element has its own range, the outermost ends."""
         low, high = self.clip_min, self.clip_max
         if isinstance(low, Tensor) and isinstance(high, Tensor):
             low, high = float(low.min()), float(high.max())
         return finite_ends(low, high)
 
     def _geometry(self, x: Tensor, epsilon: float | Tensor | None = None) -> tuple[Norm, Tensor]:
-        """Return the norm for x [N, ...], and the examples' radii in that norm's unit, float64 [N] on the CPU."""
+        """Return the norm to use for x [N, ...], and each example's radius in this norm, float64 [N] on the CPU."""
         shape = tuple(x.shape[1:])
         radius = radii("epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), shape)
         if radius.dim() == 1 and not isinstance(self.clip_min, Tensor):
@@ -307,12 +307,12 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return norm, torch.full((len(x),), scale, dtype=torch.float64)
 
     def box_of(self, x: Tensor) -> Tensor | None:
-        """Radii of one example's elements, float64 [...] on the CPU; None if all elements share a radius.
+        """Return the radius of each element of an example, float64 [...] on the CPU; None if all share one radius.
 
         The argument x is [N, ...].
 
         Raises:
-            InputError: other shapes, or radii that differ between the examples.
+            InputError: an epsilon that does not fit the shape of x, or radii that differ between the examples.
         """
         return self._geometry(x)[0].radius if self._has_box else None
 
@@ -321,7 +321,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return isinstance(self.epsilon, Tensor) and self.epsilon.dim() > 1
 
     def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
-        """Return the epsilon that a call passes to an ensemble's attacks; radii per element become [N, ...]."""
+        """Return the epsilon for an ensemble's attacks: radii per element as [N, ...], else the argument unchanged."""
         radius = radii(
             "epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), tuple(x.shape[1:])
         )
@@ -509,7 +509,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
 
 class Ensemble(AdversarialAttack):
-    """An attack that runs other attacks, ``attacks``, on its own model, ball and clip range.
+    """An attack that runs other attacks, ``attacks``, all with the ensemble's model, ball and clip range.
 
     A model or a clip range assigned to the ensemble is assigned to its attacks, too; a radius is passed on in each
     call. Other settings of these attacks, such as the number of steps, do not change.
@@ -555,7 +555,7 @@ def _clip_text(clip: tuple[Any, Any] | None) -> Any:
 
 
 def read_epsilon(epsilon: Any) -> Any:
-    """Read a fraction, given as text or as a ``Fraction``, as a float; return other values unchanged.
+    """Convert a fraction, given as text or as a ``Fraction``, to a float; return other values unchanged.
 
     >>> read_epsilon("8/255") == 8 / 255
     True
@@ -589,7 +589,7 @@ def describe_moved(images: Tensor, x: Tensor, step: Fraction) -> str:
 
 
 def _loader_dtype(x: Tensor, step: Fraction) -> torch.dtype:
-    """The dtype in which the images were rounded to the grid: float64 only if x is float64 and on the float64 grid."""
+    """Return the dtype in which x was rounded to the grid; float64 only if x is float64 and on the float64 grid."""
     if x.dtype == torch.float64 and not bool((x.float().double() == x).all()):
         return torch.float64 if is_on_grid(x, step) else torch.float32
     return torch.float32

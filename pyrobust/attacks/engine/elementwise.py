@@ -23,16 +23,16 @@ _BALLS = {"linf": project_linf_ball, "l2": project_l2_ball, "l1": project_l1_bal
 class Elementwise(Norm):
     """A norm in which each element has its own radius or clip range.
 
-    In linf, elements can have radii of their own. Distances are then max |δᵢ| / radiusᵢ, where 0/0 is 0, and the
-    epsilon of a ball multiplies all radii. Without such radii, distances are those of ``norm``. The last operations of
-    ``place`` round toward x and clip, so its points are in the ball and the clip range in exact arithmetic. An element
-    stays unchanged if its radius is 0 or the ends of its clip range are equal. The ``lower`` and ``upper`` of a
-    ``Ball`` are not used.
+    In linf, elements can have radii of their own. The distance is then max |δᵢ| / radiusᵢ, where 0/0 counts as 0. In a
+    ball of radius epsilon, an element can change by at most epsilon times its own radius. Without such radii, distances
+    are those of ``norm``. At its end, ``place`` rounds toward x, and then clips. Its points are therefore in the ball
+    and the clip range in exact arithmetic. An element stays unchanged if its radius is 0 or the ends of its clip range
+    are equal. The ``lower`` and ``upper`` of a ``Ball`` are not used.
 
     Args:
         norm: the norm over all elements.
-        radius: [*shape], float64, of one example; None if all elements share one radius.
-        lower, upper: ends of the clip range, [*shape], float64, of one example.
+        radius: [*shape], float64, the radius of each element of an example; None if all elements share one radius.
+        lower, upper: [*shape], float64, the ends of each element's clip range.
 
     >>> from .norms import norm_of
     >>> norm = Elementwise(norm_of("linf"), torch.tensor([0.5, 0.0]).double(), torch.zeros(2).double(), torch.ones(2))

@@ -1,4 +1,4 @@
-"""Attacks on a grid: points whose values are levels of an image file, in balls measured in levels.
+"""Attacks on a grid of levels, the values that an image file can hold; balls are measured in levels, too.
 
 With a step h, a value of level k is the float nearest to k·h, as an image loader computes it. An attack's iterates stay
 arbitrary floats; ``Levels.snap`` turns them into the points that the model sees and the attack returns. The ball is
@@ -111,7 +111,7 @@ class Levels:
         return x.to(self._work).mul(self._scale).round_().clamp_(self.low, self.high)
 
     def values(self, levels: Tensor, like: Tensor) -> Tensor:
-        """Return levels k as the loader's floats k·h, in ``like``'s dtype; may overwrite ``levels``.
+        """Return the floats k·h that image loaders compute for levels k, in ``like``'s dtype; may overwrite ``levels``.
 
         The numerator and the denominator of k·h are exact in the loader's dtype, so the division is the only rounding.
         """
@@ -129,7 +129,7 @@ class Levels:
         """Return radii [N] of the balls for float iterates: the radii of the integer balls plus a margin for rounding.
 
         In linf, the radius without the margin is ⌊ε/h⌋·h, so that every point of the float ball rounds to a point of
-            the integer ball.
+        the integer ball.
         """
         if norm == "l0":
             return budget.double()
@@ -143,11 +143,13 @@ class Levels:
         """Return the grid point that represents each iterate; a grid point in the ball represents itself.
 
         In l2 and l1, rounding an iterate on the sphere to the nearest grid point often takes it out of the ball or
-        removes small perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is
-        rounded, as far as the integer ball requires. At a slightly larger scale or a slightly smaller shift, several
-        coordinates might round up together and take the point out of the ball. In that case, as many of these
-        coordinates as fit into the ball are rounded up, in the order of their indices. In l2, the resulting point has
-        the largest inner product with the perturbation among all points with the same sum of squared levels.
+        removes small perturbations. In these cases the perturbation is scaled (l2), or all its coordinates are shifted
+        by one amount toward or away from zero (l1), before it is rounded. The scale or shift is chosen so that the
+        rounded perturbation is nearly as long as its original length and the integer ball allow, but not longer. A
+        slightly larger scale or a slight further shift away from zero might round up several coordinates at once and
+        take the point out of the ball. In that case, as many of these coordinates as fit into the ball are rounded up,
+        in the order of their indices. In l2, no other perturbation with the same sum of squared levels has a larger
+        inner product with the perturbation before rounding.
 
         Args:
             norm: the norm of the ball.
@@ -207,7 +209,7 @@ class Levels:
         return torch.tensor([level_distance(int(total), self.step, norm) for total in sums], dtype=torch.float64)
 
     def sizes(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """Return the integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or #{Δk ≠ 0}."""
+        """Return max |Δk|, Σ Δk², Σ |Δk| or #{Δk ≠ 0}, which ``budgets`` limits, as int64 [N] on the CPU."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().long()
         if norm == "linf":
             return delta.amax(1)
@@ -231,7 +233,7 @@ def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
 
 
 def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
-    """Return each row's sum of |v|^power, float64; the error is far below 1/2 for whole v and sums near the budget."""
+    """Return each row's sum of |v|^power, float64; for whole v, sums near the budget have errors far below 1/2."""
     norm: Tensor = torch.linalg.vector_norm(v, power, dim=1, dtype=accuracy).double()  # in one pass
     return norm.square() if power == 2 else norm
 
@@ -239,10 +241,10 @@ def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
 def _spend(
     scaled: Tensor, delta: Tensor, length: Tensor, size: Tensor, wanted: Tensor, power: int, accuracy: torch.dtype
 ) -> Tensor:
-    """Round ``scaled`` to whole numbers [B, D] whose size is close to ``wanted`` [B], but not above it; signs are kept.
+    """Round ``scaled`` to whole numbers [B, D] with a sum of |·|^power just below or at ``wanted`` [B]; signs are kept.
 
-    ``wanted`` is whole. ``delta`` holds the nearest whole numbers, and is overwritten. ``size`` [B] is the size of
-    ``delta``, and ``length`` [B] is the size of ``scaled``.
+    ``wanted`` is whole. ``delta`` holds the nearest whole numbers, and is overwritten. ``size`` [B] is the sum of
+    |·|^power over ``delta``, and ``length`` [B] is this sum over ``scaled``.
     """
     values = scaled if power == 2 else scaled.abs()
     low, high = _bracket(values, length, wanted, power)
@@ -279,7 +281,7 @@ def _spend(
 
 
 def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Bracket the squared scale (l2) or the shift (l1) between values [B] whose sizes are <= and >= ``wanted``."""
+    """Return lower and upper bounds [B] of the squared scale (l2) or shift (l1) whose rounded size is ``wanted``."""
     if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
         root, target, reach = length.sqrt().clamp_(min=1e-30), wanted.sqrt(), math.sqrt(values.shape[1]) / 2
         return ((target - reach).clamp_(min=0) / root).square_(), ((target + reach + 1) / root).square_()
@@ -289,7 +291,7 @@ def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tupl
 
 
 def _rounded(values: Tensor, parameter: Tensor, power: int, out: Tensor) -> Tensor:
-    """Write to ``out``: round(√q·u) for squared scales q [B] (l2), or round(u + t)₊ for shifts t [B] ≤ 1/2 (l1)."""
+    """Write values u to ``out`` as round(√q·u) for squared scales q (l2), or max(0, round(u + t)) for shifts t (l1)."""
     if power == 2:
         return torch.mul(values, parameter.sqrt().to(values.dtype).unsqueeze(1), out=out).round_()
     return torch.add(values, parameter.to(values.dtype).unsqueeze(1), out=out).round_().clamp_(min=0)

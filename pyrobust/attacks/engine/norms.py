@@ -56,8 +56,9 @@ class Norm(abc.ABC):
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
         """Project delta where x may lie outside the clip range; ``nearest`` holds the points of the range nearest to x.
 
-        x is first moved to ``nearest``. The remainder of delta is then projected onto the ball around ``nearest`` whose
-        radius is epsilon minus the distance moved, at least 0.
+        x is first moved to ``nearest``. The rest of delta, which is delta − (nearest − x), is then projected onto a
+        smaller ball around ``nearest``. The radius of this ball is epsilon minus the distance from x to ``nearest``, or
+        0 if this difference is negative.
         """
         clean, epsilon, lower, upper = ball
         move = nearest - clean
@@ -81,7 +82,7 @@ class Norm(abc.ABC):
         return box_diameter(self.name, coordinates, width)
 
     def width(self, lower: float, upper: float) -> float:
-        """Return the width of the clip range in the unit of this norm's step sizes; 1 if values have no limit."""
+        """Return the width of the clip range, in radii of the elements if they have any; 1 if values have no limit."""
         return 1.0 if upper >= LIMIT else upper - lower
 
     def scaled(self, z: Tensor) -> Tensor:
@@ -192,7 +193,7 @@ class L2(_ProjectThenClip):
         return unit(gradient, _length(gradient))
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """Draw a vector of normal variables (Muller, 1959), and scale it to length epsilon·u^(1/D)."""
+        """Draw a vector of normal variables (Muller, 1959); scale it to length epsilon·u^(1/D) with a uniform u."""
         z = noise("gaussian", draw)[:, 0]
         z = unit(z, _length(z))
         return z.mul_(per_example(epsilon * _radius(noise, draw, z), z))
@@ -212,7 +213,7 @@ class L1(Norm):
         return project_l1_ball_box(delta, *ball)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta onto the intersection of ball and clip range; if it is empty, onto the ball, then the range."""
+        """Project delta onto the intersection of ball and range or, if it is empty, onto the ball, then the range."""
         meets = self.distance(nearest, ball.x) <= ball.epsilon
         clipped = _clip(per_row(project_l1_ball, delta, ball.epsilon), ball)
         return torch.where(per_example(meets, delta) > 0, super().project_outside(delta, ball, nearest), clipped)
@@ -220,21 +221,21 @@ class L1(Norm):
     def direction(self, gradient: Tensor) -> Tensor:
         """Gradient divided by its largest coordinate; the projection makes the step sparse.
 
-        A step on only a few coordinates would stall, because the projection would take back from the other coordinates
-        what the step adds to these few.
+        The step moves all coordinates. If it moved only a few, the attack would stall: the projection would take from
+        the other coordinates what the step adds to these few.
         """
         return unit(gradient, gradient.abs().flatten(1).amax(1).double())
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """A vector of Laplace variables, scaled to length epsilon·u^(1/D)."""
+        """Draw a vector of Laplace variables; scale it to l1 length epsilon·u^(1/D) with a uniform u."""
         z = noise("laplace", draw)[:, 0]
         z = unit(z, z.abs().flatten(1).sum(1, dtype=torch.float64))
         return z.mul_(per_example(epsilon * _radius(noise, draw, z), z))
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Spend epsilon on the coordinates in order of decreasing |gradient|, each up to its end of the clip range.
+        """Move coordinates uphill as far as the clip range allows, steepest first, until epsilon is used up.
 
-        No feasible point has a larger inner product with the gradient.
+        No feasible point has a larger inner product with the gradient than the resulting point.
         """
         clean, epsilon, lower, upper = ball
         slope = gradient.reshape(len(clean), -1).nan_to_num(nan=0.0)
@@ -272,7 +273,7 @@ class L0(Norm):
         return unit(gradient, gradient.abs().flatten(1).amax(1).double())
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """Normal variables; the projection keeps the largest."""
+        """Draw a vector of normal variables; the projection later keeps the largest of them."""
         return noise("gaussian", draw)[:, 0]
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
@@ -280,7 +281,7 @@ class L0(Norm):
         return torch.full_like(epsilon, width)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Move coordinates to their ends of the clip range: those with the largest |gradient|·distance to this end."""
+        """Move coordinates uphill to the end of the clip range, choosing those with the largest |gradient|·distance."""
         clean, epsilon, lower, upper = ball
         slope = gradient.nan_to_num(nan=0.0)
         room = torch.where(slope > 0, upper - clean, lower - clean) * (slope != 0)
@@ -300,7 +301,8 @@ def norm_of(norm: NormLike, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) ->
 def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
     """Project perturbations [B, ...] of examples [B, ...] in their dtype, as ``AdversarialAttack.project`` does.
 
-    The values come from the exact kernels. The gradient in delta and x is that of the projection in real numbers.
+    The values come from the attacks' own kernels, which control rounding. The gradient in delta and x ignores rounding:
+    it is the gradient of the projection in real numbers.
 
     >>> x, delta = torch.tensor([[0.5, 1.5]]), torch.tensor([[0.5, 0.125]], requires_grad=True)
     >>> z = project_perturbation(norm_of("linf"), delta, Ball(x, torch.tensor([0.25]).double(), 0.0, 1.0))
@@ -361,7 +363,7 @@ def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """Return x in at least float32, in which squares of small gradients and Adam's offset do not underflow to 0."""
+    """Return x in float32 or wider, so that squares of small gradients and Adam's epsilon do not underflow to 0."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 

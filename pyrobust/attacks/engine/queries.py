@@ -37,7 +37,7 @@ class Gradient(NamedTuple):
 
 
 class Queries:
-    """Runs a model for an attack; averages an ``EOT`` over its draws. Use inside a ``Runner.session`` with gradients.
+    """Runs the model for an attack, and averages the draws of an ``EOT``. Use in a ``Runner.session(gradients=True)``.
 
     >>> queries = Queries(Runner(torch.nn.Linear(4, 3)))
     >>> queries.logits(torch.zeros(5, 4)).shape, queries.forwards
@@ -69,9 +69,9 @@ class Queries:
 
         With a differentiable ``transform``, the logits are those of the model at transform(x).
 
-        The gradient of each example is multiplied by a positive factor, the same for all draws of an ``EOT``. In the
-        first draw, this factor scales the derivatives of the loss with respect to the logits to size 1, so that the
-        gradient does not vanish where the loss is nearly flat.
+        The gradient of each example is multiplied by a positive factor, the same for all draws of an ``EOT``. The
+        factor is chosen so that in the first draw, the derivatives of the loss with respect to the logits have size 1.
+        The gradient therefore does not vanish where the loss is nearly flat.
         """
         logits, (value,), (gradient,) = self.gradients(x, [loss], transform)
         return logits, value, gradient

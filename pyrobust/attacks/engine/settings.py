@@ -75,7 +75,7 @@ class Setting:
         self.attribute = self.attribute or name
 
     def parameter(self, by_keyword: bool, annotation: Any) -> inspect.Parameter:
-        """Return the constructor's parameter; ``by_keyword`` replaces a ``kw_only`` of None."""
+        """Return the constructor's parameter, keyword-only as ``kw_only`` says or, if it is None, ``by_keyword``."""
         only = by_keyword if self.kw_only is None else self.kw_only
         kind = inspect.Parameter.KEYWORD_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         annotation = inspect.Parameter.empty if annotation is None else annotation
@@ -253,7 +253,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def _constructor(cls: type[Declared]) -> Callable[..., None]:
-    """Extend the nearest hand-written constructor by the settings, placed before keyword-only parameters."""
+    """Return a constructor that takes the settings and the arguments of the nearest handwritten base constructor."""
     at = next(i for i, kind in enumerate(cls.__mro__) if i and _is_written(vars(kind).get("__init__")))
     base: Callable[..., None] = vars(cls.__mro__[at])["__init__"]
     declared = {
@@ -312,7 +312,7 @@ def _signature(function: Callable[..., None]) -> list[inspect.Parameter]:
 
 
 def _annotations(owner: Any) -> dict[str, Any]:
-    """The annotations of a class or function, as text where a name exists only for type checkers."""
+    """Return the annotations of a class or function, as text if a name in them exists only for type checkers."""
     try:
         return inspect.get_annotations(owner, eval_str=True)
     except NameError:

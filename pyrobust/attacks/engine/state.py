@@ -78,10 +78,11 @@ class AttackState:
         norm: the norm of the constraint.
         lower: lower end of the clip range, ``-pyrobust.clip.LIMIT`` if values have no limit.
         upper: upper end of the clip range, or ``pyrobust.clip.LIMIT``.
-        width: width of the clip range, the unit of step sizes; 1 if values have no limit.
+        width: width of the clip range, which serves as the unit of step sizes; 1 if values have no limit.
         levels: the grid that the model's inputs are on; None if there is none.
         budget: [B], int64, radius of the ball in integers (``levels.budgets``); unused without a grid.
-        in_place: whether an iterate's memory may be reused once the iterate went through ``retire`` and was replaced.
+        in_place: whether the memory of an iterate may be reused after the iterate has gone through ``retire`` and a
+            newer iterate has replaced it.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class AttackState:
 
     @property
     def width(self) -> float:
-        """The width of the clip range in the norm's unit; 1 if values have no limit."""
+        """The width of the clip range, in radii of the elements if they have any; 1 if values have no limit."""
         return self.norm.width(self.lower, self.upper)
 
     @property
@@ -273,11 +274,11 @@ class AttackState:
                 self._leave(fooled_rows, points[on_device(fooled, points.device)], True)
 
     def _final(self, x_adv: Tensor, x: Tensor, budget: Tensor) -> Tensor:
-        """Return the final points: on a grid, the points of ``snap``; always inside the ball."""
+        """Return the final points of these iterates; on a grid, these are grid points inside the ball."""
         return x_adv if self.levels is None else self.levels.snap(self.norm.name, x_adv, x, budget, final=True)
 
     def _judged(self, points: Tensor, x_adv: Tensor, x: Tensor, budget: Tensor) -> list[bool]:
-        """Whether the model was evaluated at exactly the final points, rather than at grid points outside the ball."""
+        """Return for each final point whether the model was queried at this very point, not at one outside the ball."""
         if self.levels is None:
             return [True] * len(points)
         seen = self.levels.snap(self.norm.name, x_adv, x, budget)
@@ -309,7 +310,7 @@ def on_device(rows: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _fill_holes(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
-    """Move the last rows into the places of dropped rows, so that the cost depends on the number of dropped rows."""
+    """Return a function that moves the last rows into the places of dropped rows, at most one for each dropped row."""
     count = int(staying.sum())
     holes = torch.from_numpy(np.flatnonzero(~staying[:count]))
     last = torch.from_numpy(np.flatnonzero(staying[count:]) + count)
@@ -323,7 +324,7 @@ def _fill_holes(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
 
 
 def _copy_staying(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
-    """Copy the rows that stay; x_adv remains intact for verdicts that arrive late."""
+    """Return a function that copies the rows that stay; the old x_adv remains intact for verdicts that arrive late."""
     host = torch.from_numpy(np.flatnonzero(staying))
 
     def move(tensor: Tensor) -> Tensor:

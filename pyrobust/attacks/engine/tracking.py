@@ -26,7 +26,7 @@ class Best:
     def offer(self, value: Tensor, x_adv: Tensor, *, may_keep: bool = False) -> Tensor:
         """Keep the iterates [B, ...] whose loss [B] exceeds the best so far; return a mask of these rows, bool [B].
 
-        With ``may_keep``, x_adv may be kept without a copy; the next offer then overwrites it.
+        With ``may_keep``, the tensor x_adv itself may be kept, without a copy; the next offer may then write into it.
         """
         better = value > self.value  # false for NaN
         self.value = torch.where(better, value, self.value)

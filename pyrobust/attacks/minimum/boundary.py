@@ -1,4 +1,4 @@
-"""Linearized decision boundaries: the hyperplanes f_c(z) = z_c − z_y = 0 of the other classes c."""
+"""Linearized decision boundaries: hyperplanes f_c = 0, where f_c = z_c − z_y compares the logits of classes c and y."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def rivals(state: AttackState, limit: int | None) -> Tensor:
 
 
 def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitLoss]]:
-    """Return the losses f_c, one for each column of ``ranking`` [B, T]; if targeted, only the target's margin."""
+    """Return a loss f_c for each column of classes c in ``ranking`` [B, T]; if targeted, only the target's margin."""
     if state.targeted:
         return [functools.partial(_margin, state.y)]
     return [functools.partial(_lead, state.y, classes) for classes in ranking.T.contiguous()]
 
 
 def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: Norm) -> tuple[Tensor, Tensor]:
-    """Return f [B] and ∇f [B, ...] of the class whose hyperplane is nearest: least |f| / ‖∇f‖ (dual norm)."""
+    """Return f [B] and ∇f [B, ...] of the nearest hyperplane, that of least |f| / ‖∇f‖, where ‖·‖ is the dual norm."""
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)

@@ -27,7 +27,7 @@ class CarliniWagner(ConstantSearch):
 
     A binary search finds the constant c of each example: c is multiplied by 10 until a point is adversarial, and then
     bisected. An example's descent for one constant ends when its objective has not fallen by 0.01 % over a tenth of the
-    steps. Finally, secant steps between x and the nearest point shorten the perturbation.
+    steps. Finally, secant steps between x and the nearest adversarial point shorten the perturbation.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -25,7 +25,7 @@ class DDN(MinimumNormAttack):
     Each step ascends the cross entropy: δₜ + αₜ·∇L / ‖∇L‖₂ is rescaled to length εₜ, and x plus this perturbation is
     clipped. εₜ shrinks by the share ``gamma`` at an adversarial point, and grows by the share ``gamma`` at any other
     point. αₜ falls along a cosine from ``step_size`` to 1 % of it. Finally, secant steps between x and the nearest
-    point shorten the perturbation.
+    adversarial point shorten the perturbation.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -21,12 +21,12 @@ from .nearest import Nearest
 class DeepFool(MinimumNormAttack):
     """DeepFool (Moosavi-Dezfooli, Fawzi and Frossard, 2016): steps to the nearest linearized boundary.
 
-    The attack considers the classes c with the ``candidates`` largest clean logits. For each c, the function f_c(z) =
-    z_c − z_y, linearized at xₜ, is zero on a hyperplane, whose distance from xₜ is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q
-    dual to the norm. The step from xₜ to xₜ₊₁ is the shortest one, within the clip range, that passes the nearest of
-    these hyperplanes by the share ``overshoot``. (The original ignores the clip range.) An example leaves the batch as
-    soon as it is fooled. Finally, secant steps between x and the point found shorten the perturbation. In a targeted
-    attack, f is the target's logit minus the largest other logit.
+    The attack considers the classes c with the ``candidates`` largest clean logits. For each c, let f_c(z) = z_c − z_y.
+    Linearized at xₜ, this function is zero on a hyperplane, whose distance from xₜ is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q
+    dual to the norm. The step from xₜ to xₜ₊₁ leads beyond the nearest of these hyperplanes. It is the shortest step,
+    within the clip range, that takes the linearized function from f_c(xₜ) to −overshoot·f_c(xₜ). (The original ignores
+    the clip range.) An example leaves the batch as soon as it is fooled. Finally, secant steps between x and the point
+    found shorten the perturbation. In a targeted attack, f is the target's logit minus the largest other logit.
 
     DeepFool is fast and simple, but the first boundary that it reaches need not be the nearest.
 

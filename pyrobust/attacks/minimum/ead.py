@@ -17,7 +17,7 @@ from .search_constant import ConstantSearch, Descent
 
 
 class EAD(ConstantSearch):
-    """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018); the nearest point is the one nearest in l1.
+    """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018), which keeps the point that is nearest in l1.
 
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip range.
     After each gradient step on the first two terms, with momentum, every coordinate of z − x is shrunk by β. The step
@@ -75,7 +75,7 @@ class _Fista(Descent):
         return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
 
     def nearer(self, run: Nearest) -> Tensor:
-        """Return which examples have a new nearer point and thus stay: momentum may raise the objective for a while."""
+        """Return which examples stay because of a nearer point, even if momentum raises the objective for a while."""
         nearer = run.distance < self._before
         self._before = run.distance
         return nearer

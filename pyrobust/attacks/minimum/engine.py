@@ -72,7 +72,7 @@ class MinimumNormAttack(BatchAttack):
     ) -> MinimumNorm:
         """Find the nearest adversarial examples, regardless of epsilon.
 
-        If epsilon has a radius for each element, distances are multiples of these radii: max |δᵢ| / radiusᵢ.
+        If epsilon has a radius for each element, distances are measured in units of these radii: max |δᵢ| / radiusᵢ.
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
@@ -166,7 +166,7 @@ class MinimumNormAttack(BatchAttack):
         return state.finish(point)
 
     def _retire_nearest(self, state: AttackState, nearest: Nearest) -> None:
-        """Retire the examples fooled by their nearest point, moved outward within epsilon if rounding requires this."""
+        """Retire examples that a point within epsilon fools: the nearest, or a farther one if rounding requires it."""
         l0 = self.norm == "l0"  # a longer perturbation of as many coordinates need not fool more reliably
         for certain in (True, False) if self._margin and not l0 else (False,):
             factors = self._certain_overshoots if certain else _OVERSHOOTS

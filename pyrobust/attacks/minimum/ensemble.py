@@ -1,4 +1,4 @@
-"""An ensemble of minimum-norm attacks: the nearest point that any of them finds."""
+"""An ensemble of minimum-norm attacks, which keeps the nearest point that any of them finds."""
 
 from __future__ import annotations
 
@@ -71,11 +71,12 @@ _RIVALS = 9
 class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     """Runs minimum-norm attacks one after the other and keeps the nearest point of each example.
 
-    The default in linf and l1 is FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random points; in
-    l2, DDN with 30 steps runs before these. In l0, a search comes first, then σ-zero and FMN. For each linearized
-    boundary, the search moves as few coordinates as needed to an end of the clip range. In the other norms, random
-    points are also tried if inputs have at most eight coordinates: 2096 points, one forward pass each, cover such a
-    small space. DeepFool, CW and EAD are slower or weaker than the default attacks and run only on request.
+    In linf and l1, the default attacks are FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random
+    points. In l2, DDN with 30 steps runs before these. In l0, the default attacks are σ-zero and FMN. Before them, a
+    search takes each linearized boundary in turn and moves coordinates to an end of the clip range, as few as needed.
+    In the other norms, random points are also tried if inputs have at most eight coordinates, because 2096 points, with
+    one forward pass each, cover such a small space. DeepFool, CW and EAD are slower or weaker than the default attacks
+    and run only on request.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -85,7 +86,7 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
             named above.
 
     Attributes:
-        attacks: name → attack, in order; their settings may be changed.
+        attacks: dictionary from names to attacks, in the order in which they run; the attacks' settings may be changed.
 
     Raises:
         InputError: a value out of range; no attack; or an attack that is unknown, repeated, or does not support the
@@ -170,8 +171,9 @@ def minimum_norm(
         clip_max: largest valid input value.
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit.
         grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``.
-        box: in linf, radii of features or other elements, which broadcast to an example: finite, at least 0 and not all
-            0. Distances are then multiples of the box, ``max |δᵢ| / boxᵢ``, and elements of radius 0 stay as they are.
+        box: in linf, radii of features or other elements, in a shape that broadcasts to an example: finite, at least 0
+            and not all zero. Distances are then measured in units of these radii, ``max |δᵢ| / boxᵢ``, and elements of
+            radius 0 stay as they are.
         attacks: names of attacks, see ``MinimumNormEnsemble``.
         targeted: an adversarial example is one that the model assigns to the target label, rather than to any class
             other than y.
@@ -187,7 +189,7 @@ def minimum_norm(
         The points, and their exact distances, rounded up to float64.
 
     Raises:
-        InputError: mismatched shapes, values or labels out of range, or an unknown norm or attack.
+        InputError: mismatched shapes; values or labels out of range; or an unknown norm or attack.
         InputTypeError: images that are not float, or labels that are not integers.
         ModelError: a model that does not return logits, or logits without a gradient.
 

@@ -44,9 +44,9 @@ class FAB(MinimumNormAttack):
         xₜ₊₁ = (1 − α)·(xₜ + η·d₁) + α·(x + η·d₂),   α = min(‖d₁‖ / (‖d₁‖ + ‖d₂‖), alpha_max).
 
     If xₜ₊₁ is adversarial, the search continues from x + beta·(xₜ₊₁ − x). At its end, the search takes secant steps on
-    the segment from x to the nearest adversarial point. FAB-T repeats the whole search for one class c after the other:
-    for ``targets`` classes, those with the largest logits. With ``targets=None``, c is at every step the class whose
-    hyperplane is nearest. In a targeted attack, f is the target's logit minus the largest other logit.
+    the segment from x to the nearest adversarial point. FAB-T repeats the whole search with one class c at a time, for
+    the ``targets`` classes other than y with the largest logits. With ``targets=None``, c is at every step the class
+    whose hyperplane is nearest. In a targeted attack, f is the target's logit minus the largest other logit.
 
     ``generate`` returns the nearest adversarial example found within epsilon, ``minimum`` the nearest at any distance.
 
@@ -114,7 +114,7 @@ class FAB(MinimumNormAttack):
                     return
 
     def _search_once(self, state: AttackState, turn: int, restart: int, ranking: Tensor, nearest: Nearest) -> Tensor:
-        """Search from one start with one class; return the ranking [B, K - 1] of the examples still to be attacked."""
+        """Search from one start for one class; return the class ranking [B, K - 1] for the examples that remain."""
         x_adv = state.x.clone()
         if restart:
             radius = torch.minimum(nearest.reach(state), state.epsilon).div_(2)

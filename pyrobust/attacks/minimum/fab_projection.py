@@ -59,9 +59,9 @@ def step_to_hyperplane(
     ≥ 0 in the direction that closes the gap; this reduces the gap by |wᵢ|·mᵢ. The capacity cᵢ of the coordinate is its
     distance to the box's face in that direction. Then
 
-    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the reductions add up to the gap. This t is a
-      root of a concave, piecewise linear function; Newton's method from t = 0 reaches it from below in finitely many
-      steps;
+    - linf: mᵢ = min(cᵢ, t); l2: mᵢ = min(cᵢ, t·|wᵢ|). In both norms, t is the number for which the reductions add up to
+      the gap. It is a root of a concave, piecewise linear function, which Newton's method, started at t = 0, reaches
+      from below in finitely many steps;
     - l1: coordinates move to the face in order of decreasing ``|wᵢ|``, the last one as far as the rest of the gap
       requires.
 
@@ -74,7 +74,7 @@ def step_to_hyperplane(
         norm: "linf", "l2" or "l1".
         lower: lower end of the box: one number for all coordinates, or [D].
         upper: upper end of the box: one number for all coordinates, or [D].
-        radius: [D], for linf: units of the coordinates' moves, mᵢ = min(cᵢ, t·radiusᵢ).
+        radius: [D], for linf: the unit in which each coordinate moves, so that mᵢ = min(cᵢ, t·radiusᵢ).
 
     Returns:
         [..., B, D], the steps d.

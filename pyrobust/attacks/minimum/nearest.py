@@ -49,7 +49,7 @@ class Nearest:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that go through ``AttackState.retire``."""
+        """The tensors with one row for each example; ``AttackState.retire`` removes the rows of examples that leave."""
         return self.x, self.distance, self.source
 
     @tensors.setter
@@ -72,7 +72,7 @@ class Nearest:
         self._keep(distance < self.distance, distance, x_adv)
 
     def tighten(self, state: AttackState) -> None:
-        """Project x onto the boundary near the points, then call ``shorten``; in l0, undo unneeded changes instead."""
+        """Try projections of x on the linearized boundary, then ``shorten``; in l0, undo unneeded changes instead."""
         if not bool(self.distance.isfinite().any()):
             return
         if state.norm.name == "l0":
@@ -100,10 +100,10 @@ class Nearest:
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
     def saturate(self, state: AttackState, gradient: Tensor) -> None:
-        """Move coordinates to an end of the clip range, as few as needed, in decreasing order of gradient × distance.
+        """Try to fool the model by moving coordinates to an end of the clip range, as few as needed.
 
-        The gradient [B, ...] is that of a function f that is positive where the model is fooled. The number of
-        coordinates is minimal if f is linear.
+        Coordinates move in decreasing order of gradient × distance from that end. The gradient [B, ...] is that of a
+        function f that is positive where the model is fooled. The number of coordinates is minimal if f is linear.
         """
         slope = gradient.nan_to_num_(0.0)
         room = torch.where(slope > 0, state.upper - state.x, state.lower - state.x)
@@ -115,7 +115,7 @@ class Nearest:
         put_rows(nearer, x_adv, self.x)
 
     def _project(self, state: AttackState) -> None:
-        """Linearize the boundary at the nearest adversarial point; try the plane's point nearest to x; repeat once."""
+        """Try the point nearest to x on the boundary linearized at the nearest adversarial point; repeat this once."""
         loss = targeted_margin if state.targeted else margin
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
@@ -136,7 +136,7 @@ class Nearest:
         self._fewest(state, delta, gain, self.distance.nan_to_num(posinf=0.0))
 
     def _fewest(self, state: AttackState, delta: Tensor, gain: Tensor, high: Tensor) -> None:
-        """Bisect for the least k ≤ high [B] so that the k changes of delta [B, ...] of largest gain fool the model."""
+        """Offer points with few of the changes delta [B, ...], those of largest gain; bisect to see how few suffice."""
         low = torch.zeros_like(high)
         for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()
@@ -151,7 +151,7 @@ class Nearest:
 
 
 def within(distance: Tensor, epsilon: Tensor) -> Tensor:
-    """Whether distances [B] are at most epsilon [B] as real numbers, allowing for the rounding of float64 sums.
+    """Whether distances [B], increased by an allowance for the rounding of float64 sums, are at most epsilon [B].
 
     >>> within(torch.tensor([0.25, 0.5]).double(), torch.tensor([0.5, 0.5]).double())
     tensor([ True, False])

@@ -14,19 +14,20 @@ from pyrobust.metrics import perturbation_quantiles
 
 @dataclass(frozen=True, eq=False)
 class MinimumNorm(Tabular):
-    """The nearest adversarial examples found: upper bounds on the distances to the decision boundary.
+    """The nearest adversarial examples found; their distances are upper bounds on those to the decision boundary.
 
     Attributes:
         x_adv: [N, ...], in x's dtype and on its device; x itself where none was found.
-        distance: [N], float64, on the CPU: ‖x_adv − x‖ in the norm, exact and rounded up; 0 where x itself is
-            misclassified, inf where no adversarial example was found. With a box, max |x_adv − x| / box.
+        distance: [N], float64, on the CPU: ‖x_adv − x‖ in the norm, or max |x_adv − x| / box if there is a box. This is
+            the exact value, rounded up to float64. It is 0 where x itself is misclassified, inf where no adversarial
+            example was found.
         success: [N], bool, on the CPU: whether x_adv is adversarial in a batch of one.
         found_by: [N], the attack that found x_adv; "clean" where x itself is misclassified, None where none was found.
         norm: "linf", "l2", "l1" or "l0".
         forwards: rows pushed through the model.
         backwards: rows of all backward passes.
-        box: [...], float64, on the CPU: the radius of each element of an example, which is its unit of distance; None
-            if all elements share one unit.
+        box: [...], float64, on the CPU: the radius of each element of an example, used as the unit of this element's
+            distance; None if all elements share one unit.
     """
 
     x_adv: Tensor
@@ -63,7 +64,7 @@ class MinimumNorm(Tabular):
         )
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each example."""
+        """Return the columns of a table with one row for each example."""
         return {
             "distance": self.distance.numpy(),
             "success": self.success.numpy(),

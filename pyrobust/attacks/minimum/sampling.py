@@ -1,4 +1,4 @@
-"""Random search in the ball of the nearest adversarial point, for inputs of few coordinates."""
+"""Random search for points nearer than the nearest adversarial point so far, for inputs of few coordinates."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NEARER = 0.3
 
 
 class Sampling(MinimumNormAttack):
-    """Random search for the nearest adversarial point; the search covers the ball if an input has few coordinates.
+    """Random search for the nearest adversarial point; it covers the ball around x if an input has few coordinates.
 
     First, points are drawn uniformly from a ball around x. Its radius is the distance of the nearest adversarial point
     so far, so the ball shrinks with each success. These points find boundaries to which no gradient at x leads. Then
-    points in shrinking neighbourhoods of the nearest point find the corners of piecewise linear boundaries, where
-    gradients lead back and forth between faces. The number of points that cover a ball grows exponentially with the
-    number of coordinates: beyond about eight coordinates, gradients are more effective.
+    points are drawn from shrinking neighbourhoods of the nearest adversarial point. They find the corners of piecewise
+    linear boundaries, near which gradients lead back and forth between faces. The number of points that cover a ball
+    grows exponentially with the number of coordinates: beyond about eight coordinates, gradients are more effective.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -80,7 +80,7 @@ class Sampling(MinimumNormAttack):
 
 
 def _in_blocks(noise: Noise) -> Noise:
-    """Return noise that counts draws from _FIRST on and makes them in blocks; each number may be used only once."""
+    """Return noise with draws numbered from _FIRST on and made in blocks; each number may be used only once."""
     blocks: dict[tuple[str, tuple[int, ...] | None], tuple[int, Tensor]] = {}
 
     def draw(family: str, number: int, shape: tuple[int, ...] | None = None) -> Tensor:

@@ -63,11 +63,11 @@ class Descent(abc.ABC):
         """Keep these rows [n] of every tensor."""
 
     def nearer(self, run: Nearest) -> Tensor | None:
-        """Whether examples of the batch stay because a nearer point was found; None if only the objective decides."""
+        """Return which examples of the batch stay because of a nearer point; None if only the objective decides."""
         return None
 
     def last(self) -> tuple[Tensor, ...]:
-        """Return the points [B, ...] after the last step, which no step has evaluated; by default there are none."""
+        """Return the points [B, ...] after the last step, which are not yet evaluated; by default there are none."""
         return ()
 
 
@@ -89,7 +89,7 @@ class ConstantSearch(MinimumNormAttack):
 
     @abc.abstractmethod
     def _descent(self, state: AttackState, run: Nearest) -> Descent:
-        """Return the first iterates for a constant."""
+        """Return a new descent; each constant gets one of its own."""
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         run = Nearest(state)
@@ -134,7 +134,7 @@ class ConstantSearch(MinimumNormAttack):
 
 
 def _offer(subset: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
-    """Record in a run's rows [B] the points [B, ...] that fool the model and are nearer; return the distances."""
+    """Offer the points [B, ...] to a run, in which example i has the row ``rows[i]``; return the distances."""
     nearest = Nearest(subset)
     distance = nearest.offer(subset, fooled, x_adv)
     run.take(nearest, rows)

@@ -24,9 +24,9 @@ class SuperDeepFool(DeepFool):
 
         x ← x₀ + ((x̃ − x₀)·∇f(x̃) / ‖∇f(x̃)‖²) ∇f(x̃),
 
-    the projection of the perturbation on the normal. DeepFool restarts from this iterate, until the iterate itself
-    fools the model. The nearest adversarial point on the way is kept and shortened by secant steps; all points stay in
-    the clip range.
+    where x₀ is the example, and the vector added to it is the projection of the perturbation x̃ − x₀ on the normal.
+    DeepFool restarts from this iterate, until the iterate itself fools the model. The nearest adversarial point on the
+    way is kept and shortened by secant steps; all points stay in the clip range.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -25,19 +25,21 @@ from pyrobust.ops.relaxation import relax_coefficients
 
 
 def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, CenteredRange], rows: Tensor, *, stop: bool) -> Tensor:
-    """Return lower bounds [B, S] of rows [B or 1, S, K] times the output.
+    """Return lower bounds [B, S] of the products of rows [B or 1, S, K] and the network's output.
 
-    The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input. An affine
-    node is substituted. For an activation, the coefficient times the activation's value is replaced by a linear lower
-    bound. Finally, the coefficients of the input are concretized on its box.
+    The rows are rewritten as coefficients [B, S, *shape] of one node after the other, from the output to the input. An
+    affine node is replaced by its formula in terms of its inputs. For an activation, the product of its coefficient and
+    its value is replaced by a linear lower bound in the activation's input. Finally, the linear function of the
+    network's input is minimised over the input's box.
 
     Args:
         order: all nodes, each after its inputs; the last is the output.
         ranges: ranges of the nodes that ``read_ranges`` lists.
         rows: the coefficients of the output.
-        stop: whether to stop at the last activations before the output and to bound the sums there from the
-            activations' ranges. The results are interval bounds of the rows, with one difference: the affine nodes
-            after these activations are combined, because bounding them one by one would be looser.
+        stop: whether to stop at the last activations before the output. If so, the weighted sums of these activations'
+            values are bounded from the ranges of the values. The results are then interval bounds of the rows, with one
+            difference: the affine nodes after these activations are combined, because bounding them one by one would be
+            looser.
     """
     coefficients = {order[-1]: rows}
     total = rows.new_zeros(())
@@ -144,7 +146,7 @@ def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _returned(node: Gather, a: Tensor) -> list[Tensor]:
-    """Move coefficients of gathered elements to the elements that were read."""
+    """Add the coefficients of gathered elements to those of the elements that they were read from."""
     sizes = [source.size for source in node.inputs]
     index = node.index.to(a.device).flatten()
     index = torch.where(index < 0, sum(sizes), index)  # the constant 0 takes coefficients of padding
@@ -154,7 +156,7 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
 
 
 def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
-    """Return (constant, coefficients of z) with the lower relaxation for positive coefficients, else the upper one."""
+    """Return (constant, input coefficients), by the lower relaxation where ``a`` is positive, else by the upper one."""
     above, below = a.clamp(max=0), a.clamp(min=0)
     constant = _times(flattened(below, 2), relaxation.lower_intercept) + _times(
         flattened(above, 2), relaxation.upper_intercept
@@ -163,7 +165,7 @@ def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tens
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: CenteredRange) -> tuple[Tensor, list[Tensor]]:
-    """Bound a maximum by its element of largest lower bound; from above, by a constant if others may exceed it."""
+    """Return (constant, coefficients of the input) of a linear lower bound of ``a`` times the maximum."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)
