@@ -144,7 +144,7 @@ __all__ = import_lazily(
 
 
 def __getattr__(name: str) -> object:
-    """Return the version or the native module, which the table of lazy imports cannot name."""
+    """Return the two lazy names that are not in the table of lazy imports: the version and the native module."""
     if name == "__version__":
         from importlib.metadata import version
 

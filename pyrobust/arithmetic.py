@@ -1,9 +1,9 @@
 """The precision in which a model computes; it may differ from the dtypes that the model takes and returns.
 
 A callable may cast its float64 input to float32, a module may enter autocast in ``forward`` and return float32, and a
-GPU may multiply float32 numbers in TF32. Two runs of such a model differ by rounding errors of its coarsest arithmetic.
-``watched`` finds a model's coarsest arithmetic during an ordinary forward pass. It follows the values computed from the
-input, operator by operator, but not inside custom operators.
+GPU may multiply float32 numbers in TF32. The results of two runs of such a model differ by rounding errors of the
+coarsest arithmetic that it uses. ``watched`` finds this coarsest arithmetic during an ordinary forward pass. It follows
+the values computed from the input, operator by operator, but not inside custom operators.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Arithmetic(TorchDispatchMode):
         return result
 
     def unit(self, logits: Tensor) -> float | None:
-        """Return the coarsest rounding unit from batch to logits; None for logits computed outside torch."""
+        """Return the coarsest rounding unit on the way from batch to logits; None for logits computed outside torch."""
         if _memory(logits) not in self._derived:
             return None
         return max(self._unit, torch.finfo(logits.dtype).eps)
@@ -85,7 +85,7 @@ def watched(batch: Tensor) -> Iterator[Arithmetic]:
 
 
 def product_units(device: torch.device) -> tuple[float, float]:
-    """Return the rounding units that settings allow for a device's float32 convolutions and float32 matrix products.
+    """Return two rounding units that settings allow on a device: for float32 convolutions, and float32 matrix products.
 
     >>> product_units(torch.device("cpu")) == (2.0**-23, 2.0**-23)
     True

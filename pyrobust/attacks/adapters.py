@@ -56,11 +56,11 @@ class AdaptedResult:
 class AdaptedAttack(AdversarialAttack):
     """An attack of foolbox, torchattacks, ART or adversarial-lib, or any function, evaluated by this library.
 
-    The attack is run on the examples that the model classifies correctly. Its points are checked. A point outside the
-    ball or the clip range, by however little, is projected onto both, so that x_adv lies inside in exact arithmetic. A
-    point that is not finite is replaced by x. ``evaluate`` and ``attack_dataset`` then judge whether x_adv fools the
-    model. If the attack's own point was outside the ball, that point may fool the model although x_adv does not.
-    ``result`` says how many points lay outside, and by how much.
+    The attack is run on the examples that the model classifies correctly. The points that it returns are then checked.
+    A point that lies outside the ball or the clip range, however slightly, is projected onto both, so that x_adv lies
+    inside in exact arithmetic. A point that is not finite is replaced by x. ``evaluate`` and ``attack_dataset`` then
+    judge whether x_adv fools the model. If the point that the attack returned was outside the ball, it may fool the
+    model although x_adv does not. ``result`` says how many points lay outside, and by how much.
 
     ========================= =========================================================================================
     foolbox                   an attack such as ``foolbox.attacks.LinfPGD()``, called with ``epsilons=epsilon``
@@ -70,10 +70,10 @@ class AdaptedAttack(AdversarialAttack):
                               if targeted it is called as (model, x, labels, targeted=True)
     ========================= =========================================================================================
 
-    Attacks of torchattacks and ART have an epsilon of their own: set it to the same value as ``epsilon``. Make a
-    targeted attack of ART with targeted=True. For every batch, the random number generators of torch, numpy and Python
-    are seeded from the attack's seed and the index of the batch's first example; afterwards their states are restored.
-    Results are therefore reproducible, but depend on the batch size.
+    Attacks of torchattacks and ART have an epsilon of their own: set it to the same value as ``epsilon``. An attack of
+    ART that is to be targeted must be constructed with targeted=True. For every batch, the random number generators of
+    torch, numpy and Python are seeded from the attack's seed and the index of the batch's first example; afterwards
+    their states are restored. Results are therefore reproducible, but depend on the batch size.
 
     Args:
         model, norm, clip_min, clip_max, device, clip, grid: see ``AdversarialAttack``.
@@ -81,7 +81,8 @@ class AdaptedAttack(AdversarialAttack):
         attack: the other library's attack.
         seed: random seed, in [0, 2**64).
         batch_size: examples per call of the attack; default: found so that it fits in memory.
-        dtype: of the batches, see ``pyrobust.runner.Runner``; torchattacks and ART run the model as it is.
+        dtype: dtype of the batches, see ``pyrobust.runner.Runner``; attacks of torchattacks and ART call the model
+            directly, as it is.
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
 
     Raises:
@@ -139,14 +140,14 @@ class AdaptedAttack(AdversarialAttack):
 
     @property
     def result(self) -> AdaptedResult | None:
-        """Comparison of the points of the last ``generate`` call with the ball."""
+        """Whether the points of the last ``generate`` call lay in the ball, and how far outside."""
         return self._result
 
     def settings(self) -> dict[str, bool | int | float | str | None]:
         """Return the settings of the adapted attack; a resumed run must have the same settings.
 
-        Attributes with plain values, or the keywords of a partial function, are listed by name. One hash covers all
-        other settings and the settings of the attack's parts. The model, devices and loggers are left out.
+        Attributes with plain values, or the keywords of a partial function, are listed by name. All other settings,
+        including those of the attack's parts, are combined into one hash. The model, devices and loggers are left out.
         """
         described = _described(self._attack, self.model, _DEPTH)
         plain = {name: value for name, value in described.items() if _is_plain(name, value)}
@@ -166,7 +167,7 @@ class AdaptedAttack(AdversarialAttack):
         *,
         indices: Sequence[int] | Tensor | None = None,
     ) -> Tensor:
-        """Generate adversarial examples; ``result`` compares the other library's points with the ball.
+        """Generate adversarial examples; ``result`` says whether the other library's points lay in the ball.
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
@@ -180,7 +181,7 @@ class AdaptedAttack(AdversarialAttack):
             already misclassifies x.
 
         Raises:
-            InputError: mismatched shapes, values or labels out of range, or an attack that returns another shape or
+            InputError: shapes do not match, values or labels are out of range, or the attack returns another shape or
                 cannot be targeted.
             InputTypeError: images that are not float, labels that are not integers, or an attack that returns anything
                 but a float tensor.
@@ -253,7 +254,7 @@ class AdaptedAttack(AdversarialAttack):
 
 
 def _library(attack: Any) -> str:
-    """Return the name of the library that defines the classes of an attack object; empty for a function."""
+    """Return the name of the attack's library, "foolbox", "torchattacks" or "art"; empty for any other attack."""
     names = {base.__module__.split(".")[0] for base in type(attack).__mro__}
     return next((name for name in ("foolbox", "torchattacks", "art") if name in names), "")
 
@@ -316,7 +317,7 @@ def _function(attack: Callable[..., Any], model: nn.Module, x: Tensor, labels: T
 
 
 class _Logits(nn.Module):
-    """Gives other libraries a runner's model as a module that returns the logits of a batch, float32 or float64."""
+    """A module that runs a runner's model for other libraries and returns the logits of a batch, float32 or float64."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__()
@@ -355,7 +356,7 @@ def _described(value: Any, model: Classifier, depth: int) -> dict[str, Any]:
 
 
 def _plain(values: dict[str, Any], model: Classifier, depth: int) -> dict[str, Any]:
-    """Return the values by name: expand containers and attack objects, and leave out models, devices and loggers."""
+    """Return settings by name, without models, devices and loggers; containers and attack objects are expanded."""
     result: dict[str, Any] = {}
     for name, value in values.items():
         if value is model or isinstance(value, torch.device) or "estimator" in name or "writer" in name:

@@ -41,18 +41,19 @@ class APGD(BatchAttack):
 
     In linf and l2, the step size starts at 2·epsilon, and steps have momentum: x_{t+1} = Π(x_t + 0.75·(z − x_t) +
     0.25·(x_t − x_{t−1})), z = Π(x_t + step·d(∇L)), where Π is the projection and d the norm's ascent direction.
-    Checkpoints are at the shares p_{j+1} = p_j + max(p_j − p_{j−1} − 0.03, 0.06) of the steps, with p_0 = 0 and p_1 =
-    0.22. At a checkpoint, an example's step size is halved and the example restarts from its best point in either of
-    two cases: the loss rose in at most a share rho of the steps since the last checkpoint; or neither the step size nor
-    the best loss has changed since then.
+    Checkpoints come after the shares p_1, p_2, … of the steps, where p_0 = 0, p_1 = 0.22 and p_{j+1} = p_j + max(p_j −
+    p_{j−1} − 0.03, 0.06). At a checkpoint, an example's step size is halved and the example restarts from its best
+    point in either of two cases: the loss rose in at most a share rho of the steps since the last checkpoint; or
+    neither the step size nor the best loss has changed since then.
 
     In l1, a step changes only the coordinates with the largest derivatives, among the coordinates that can still move.
-    Its direction is the sign of these derivatives, divided by their number. The result is projected on the intersection
-    of ball and clip range. At first a step changes 20 % of the coordinates. After every 4 % of the steps, the number of
-    coordinates to change is set to 1/1.5 times the number that the best perturbation changes. If the best perturbation
-    has become sparser by 5 %, the step size becomes epsilon, and the example restarts from its best point. Otherwise,
-    the step size is divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on
-    coordinates at the bounds of the clip range.)
+    The direction of the step consists of the signs of these derivatives, divided by their number. The result is
+    projected on the intersection of ball and clip range. At first a step changes 20 % of the coordinates. After every 4
+    % of the steps, the number of coordinates to change is set to the number that the best perturbation changes, divided
+    by 1.5. If the best perturbation has become sparser by 5 %, the step size becomes epsilon, and the example restarts
+    from its best point. Otherwise, the step size is divided by 1.5, but stays at least epsilon / 10. (The original
+    method does not leave out coordinates that cannot move because they are at a bound of the clip range, and spends
+    part of the step on them.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -113,7 +114,7 @@ class APGD(BatchAttack):
         state.finish(best.x)
 
     def _run_targets(self, state: AttackState, best: Best) -> None:
-        """Run each target class in turn, beginning with the class of the largest clean logit."""
+        """Run the attack toward one target class after another, in descending order of the classes' logits at x."""
         logits = state.logits(state.x)
         classes = logits.shape[1]
         if classes < 4:
@@ -341,5 +342,5 @@ def _return_to_best(run: _Iterates, mask: Tensor) -> None:
 
 
 def _count_changed(state: AttackState, x_adv: Tensor) -> Tensor:
-    """Count the coordinates that differ from x, float64 [B]."""
+    """Return the number of coordinates in which x_adv differs from x, float64 [B]."""
     return count_changed(x_adv, state.x).double()

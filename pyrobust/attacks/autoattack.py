@@ -43,8 +43,8 @@ class Flag:
     Attributes:
         name: "randomized", "probabilities", "dynamic", "classes", "zero-gradient" or "square".
         message: the observation, and what to do.
-        value: the number of classes, the number of examples with a zero gradient, or the share of examples that Square
-            broke; else None.
+        value: for "classes" the number of classes, for "zero-gradient" the number of examples with a zero gradient, for
+            "square" the share of examples that Square broke; else None.
     """
 
     name: str
@@ -60,7 +60,7 @@ class CertifiedFirst:
         proved: [N], whether each example is proved robust. Proved examples are not attacked, so none can be both proved
             and broken.
         seconds: time that the proofs took.
-        rows_each: least number of rows that the attacks on one proved example would have run through the model.
+        rows_each: least number of rows on which the model would have been run to attack one proved example.
         reason: why no proof was tried and every example was attacked; None if proofs were tried.
         guarantee: what the proofs guarantee.
     """
@@ -73,7 +73,7 @@ class CertifiedFirst:
 
     @property
     def rows_saved(self) -> int:
-        """Least number of rows that attacks on the proved examples would have run through the model."""
+        """Least number of rows on which the model would have been run to attack the proved examples."""
         return self.rows_each * sum(self.proved)
 
     def __repr__(self) -> str:
@@ -94,7 +94,8 @@ class AutoAttackResult(Tabular):
     Attributes:
         broken_by: [N], the attack that fooled the model on each example; "clean" where the model already misclassifies
             x, None where no attack fooled it.
-        accuracy: "clean" → clean accuracy; then, in order, each attack → accuracy after it.
+        accuracy: under the key "clean", the clean accuracy; then, under the name of each attack in order, the accuracy
+            after this attack.
         forwards: number of rows that the model was run on.
         flags: reasons to doubt the result, at most one for each name.
         certified_first: the examples that were not attacked because they were proved robust; None without
@@ -108,7 +109,7 @@ class AutoAttackResult(Tabular):
     certified_first: CertifiedFirst | None = None
 
     def _columns(self) -> dict[str, Any]:
-        """Return one row for each example."""
+        """Return the columns of a table with one row for each example."""
         columns: dict[str, Any] = {"broken_by": [name or "" for name in self.broken_by]}
         return columns if self.certified_first is None else columns | {"proved": list(self.certified_first.proved)}
 
@@ -155,28 +156,30 @@ class AutoAttack(Ensemble):
       ``attacks``, as in ``attack.attacks["apgd-ce"].restarts = 1``.
 
     The DLR loss needs three classes, and its targeted forms need four. With three classes, "apgd-t" is replaced by
-    "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the same direction as the
-    gradient of any margin. In a targeted attack, "apgd-t" is replaced by "apgd-dlr" toward the target. For each
-    example, every attack, including FAB, stops at the first point that fools the model; use ``FAB`` for nearest points.
+    "apgd-dlr". With two classes, "apgd-t" and "apgd-dlr" are both skipped, because the gradient of the cross entropy
+    then has the same direction as the gradient of any margin. In a targeted attack, "apgd-t" is replaced by "apgd-dlr"
+    toward the target. For each example, every attack, including FAB, stops at the first point that fools the model; use
+    ``FAB`` to find nearest points.
 
-    Flags, which are logged as warnings and kept in ``result.flags``, say why the result may be unreliable: an attack is
-    replaced or skipped; the model returns different logits for the same input (use "rand"); its outputs are
-    probabilities; it computes gradients in its forward pass, like defenses that optimize their input; APGD starts at
-    points where the DLR loss has a zero gradient; or Square breaks more than 0.2 % of the examples after gradient-based
-    attacks.
+    Flags are logged as warnings and kept in ``result.flags``. Each flag is a reason why the result may be unreliable.
+    Three flags are about the attacks: an attack is replaced or skipped, APGD starts at points where the DLR loss has a
+    zero gradient, or Square breaks more than 0.2 % of the examples after gradient-based attacks. The others are about
+    the model: it returns different logits for the same input (use "rand"), its outputs are probabilities, or it
+    computes gradients in its forward pass, like defenses that optimize their input.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format: see
             ``BatchAttack``.
         version: "standard", "plus", "rand" or "custom"; determines the attacks and their budgets.
-        certify_first: do not attack the examples that are proved robust at epsilon by bounds on the model's float32
-            forward pass (see ``pyrobust.attacks.certified_first``). The other examples are attacked with the same
-            random numbers as without this option, and results and flags count all examples, so the outcome is the same.
-            ``result.certified_first`` has the proofs. If the attack is targeted, or uses arithmetic that no proof
-            covers (under autocast, in bfloat16, with TF32 allowed, averaged over draws, ...), every example is
-            attacked, and a warning says why. The model must be a module that ``BoundedModel`` supports.
-        attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
-            version's attacks; required with "custom".
+        certify_first: try to prove by bounds on the model's float32 forward pass that examples are robust at epsilon,
+            and do not attack those that are proved (see ``pyrobust.attacks.certified_first``). The outcome is the same
+            as without this option: the other examples are attacked with the same random numbers, and results and flags
+            count all examples. ``result.certified_first`` reports the proofs. If the attack is targeted, or uses
+            arithmetic that no proof covers (under autocast, in bfloat16, with TF32 allowed, averaged over draws, ...),
+            every example is attacked, and a warning says why. The model must be a module that ``BoundedModel``
+            supports.
+        attacks_to_run: names of the attacks to run instead of the version's, among "apgd-ce", "apgd-dlr", "apgd-t",
+            "fab", "fab-t" and "square"; required with "custom".
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
         callback: called with (row, success, x_adv) for each example when it is done.
         after_attack: called with ("clean", robust [N], x_adv) before the first attack and with (name, robust, x_adv)
@@ -277,8 +280,8 @@ class AutoAttack(Ensemble):
             attack fooled it.
 
         Raises:
-            InputError: mismatched shapes, values, labels or indices out of range, missing target labels, or a model
-                with too few classes for every attack.
+            InputError: shapes do not match, values, labels or indices are out of range, target labels are missing, or
+                no attack can run with the model's number of classes.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits, or logits without a gradient.
         """
@@ -404,7 +407,7 @@ class AutoAttack(Ensemble):
         index: Tensor,
         x_adv: Tensor,
     ) -> int:
-        """Check for zero gradients at an attack's starts on proved examples; return the number of rows run."""
+        """Check an attack's starting points on proved examples for zero gradients; return the number of rows run."""
         starts = copy.copy(attack)
         vars(starts)["steps"] = 0  # set directly, since the declaration refuses 0
         fooled = self._run(
@@ -426,10 +429,10 @@ class AutoAttack(Ensemble):
         self._flags.setdefault(flag.name, flag)
 
     def _ended(self, name: str, position: int, examples: int, success: bool) -> None:
-        """Do nothing when the named attack ends for one of its ``examples``; subclasses may override this method."""
+        """Handle the end of the named attack on one of its ``examples``; do nothing unless a subclass overrides it."""
 
     def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
-        """Return the radius of each example in the given attack, float64 [N] on the CPU."""
+        """Return the radius that the given attack uses for each example, float64 [N] on the CPU."""
         return self._epsilons(examples, epsilon)
 
     def _run(
@@ -444,7 +447,7 @@ class AutoAttack(Ensemble):
         targeted: bool,
         x_adv: Tensor,
     ) -> Tensor:
-        """Attack the given rows; store the points that fool the model in x_adv, and return the rows of these points."""
+        """Attack the given rows, copy points that fool the model into x_adv, and return the rows of these points."""
         fooled: list[int] = []
 
         def note(row: int, success: bool, point: Tensor) -> None:
