@@ -224,7 +224,7 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def norm_name(name: str, value: Any) -> NormName:
-    """Return the name of a norm given by name or order: "linf", "L2", "l_inf", 2, ``math.inf``.
+    """Return the name, "linf", "l2" or "l1", of a norm that may be written as "L2", "l_inf", 2 or ``math.inf``, say.
 
     >>> [norm_name("norm", value) for value in ("linf", "L_inf", math.inf, np.float32(2), "L1")]
     ['linf', 'linf', 'linf', 'l2', 'l1']
@@ -236,7 +236,7 @@ def norm_name(name: str, value: Any) -> NormName:
 
 
 def attack_norm_name(name: str, value: Any, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> AttackNormName:
-    """Return which of ``norms`` a name or order stands for, as in ``norm_name``; the l0 norm is "l0" or 0.
+    """Return the norm in ``norms`` that a value names, as read by ``norm_name``; "l0" or 0 names the l0 norm.
 
     >>> attack_norm_name("norm", "L0"), attack_norm_name("norm", 2, ("l2",))
     ('l0', 'l2')
@@ -294,7 +294,7 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
 
 
 def non_negatives(name: str, values: Iterable[Any], *, infinite: bool = False) -> list[float]:
-    """Return a sequence of numbers of at least 0 as floats: finite, unless ``infinite`` allows infinity.
+    """Return a sequence of numbers as floats; each is at least 0, and finite unless ``infinite`` is True.
 
     >>> non_negatives("epsilons", [0, -1])
     Traceback (most recent call last):
@@ -333,14 +333,15 @@ def radii(
     *,
     infinite: bool = False,
 ) -> Tensor:
-    """Return a single radius, or a radius for each example or each element: at least 0, as float64 on the CPU.
+    """Return one radius, or one for each example or each element, as float64 on the CPU; each is at least 0.
 
     Args:
         name: name of the argument.
         value: a number, or a sequence, array or tensor [N]; a single radius [1] holds for every example. If ``shape``
             is given, the value may also be a tensor with the dimensions of the examples, [N, *shape], or a tensor that
             broadcasts to a single example.
-        examples: N, if known; the result is then [N], otherwise [] or [N].
+        examples: number of examples N, if known. If it is given, the result is [N], or as ``shape`` says; otherwise it
+            is [] or [N].
         shape: shape of one example, to allow one radius per element; the result is then [N] or [N, *shape].
         infinite: whether infinite radii are allowed.
 
@@ -391,7 +392,7 @@ def radii(
 
 
 def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tensor | None:
-    """Return radii of elements [N, *shape], or [N] with one radius per example; None if the dimensions do not fit."""
+    """Return radii per element, [N, *shape], or per example, [N]; None if the shape does not fit."""
     if radius.dim() < 2 or radius.dim() not in (len(shape), 1 + len(shape)):
         return None
     sizes = (1,) * (1 + len(shape) - radius.dim()) + tuple(radius.shape)
@@ -403,10 +404,11 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Return a tensor unchanged; convert an array, or a list of numbers, arrays or tensors; else return None.
+    """Return a tensor unchanged; convert arrays and lists to a tensor; return None for what cannot be converted.
 
-    A list of Python's numbers is converted to ``dtype``, by default torch's default dtype, unless all numbers are
-    integers. An array shares its memory with the tensor where torch supports this.
+    A list of Python's numbers becomes a tensor of ``dtype``, by default torch's default dtype. If all its numbers are
+    integers, it becomes an integer tensor instead. An array shares its memory with the tensor where torch supports
+    this.
 
     >>> as_tensor(np.array([1, 2])), as_tensor([[0.5, 1]]), as_tensor(["a"])
     (tensor([1, 2]), tensor([[0.5000, 1.0000]]), None)
@@ -511,7 +513,7 @@ def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | Non
 
 
 def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
-    """Return radii of the elements of one example, float64 in the example's shape; None for None.
+    """Return the radii of an example's elements, as float64 in the example's shape; None if ``box`` is None.
 
     >>> box_radii([0.5, 0.0], "linf", (2,))
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -560,7 +562,7 @@ def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the mode
 
 
 def dense(name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor unchanged; refuse sparse tensors, tensors in a library's own layout, and tensors without data."""
+    """Return a tensor unchanged; refuse a tensor that is not strided, such as a sparse one, or that has no data."""
     if tensor.layout != torch.strided:
         raise InputTypeError(name, "a dense tensor", tensor.layout)
     if tensor.is_meta:
@@ -582,7 +584,7 @@ def finite_values(name: str, values: Tensor) -> Tensor:
 
 
 def image_indices(indices: Any, examples: int | None = None) -> list[int]:
-    """Return the image index that selects each example's noise; default: its position, if ``examples`` is given.
+    """Return the image indices, which select each example's noise; None stands for 0, 1, …, ``examples`` − 1.
 
     >>> image_indices(None, 3)
     [0, 1, 2]
@@ -657,7 +659,7 @@ def first_wrong(values: Tensor | npt.NDArray[Any], wrong: Tensor | npt.NDArray[n
 
 
 def shape_text(shape: Iterable[int | str]) -> str:
-    """Write a shape, whose sizes may have names.
+    """Write a shape as text; names may stand in place of sizes.
 
     >>> shape_text(("B", 1, 28, 28)), shape_text(torch.zeros(4).shape), shape_text(())
     ('(B, 1, 28, 28)', '(4,)', '() of a single number')
@@ -694,7 +696,7 @@ def summary(result: object, **facts: Any) -> str:
 
 
 def _element(value: Any) -> Any:
-    """Return the element of an array or tensor of one element; return any other value unchanged."""
+    """Return the element of an array or tensor of one element, None for larger ones, and other values unchanged."""
     if isinstance(value, torch.Tensor):
         return value.detach().item() if value.numel() == 1 else None
     if isinstance(value, np.ndarray | np.generic):
@@ -722,7 +724,7 @@ def _float(value: Any) -> float | None:
 
 
 def _power(number: int) -> str:
-    """Write the upper end of a range; as 2**k or 2**k - 1 if it equals one of these, for k of at least 16."""
+    """Write the upper end of a range as 2**k or 2**k - 1 if it has this form with k of at least 16, else in digits."""
     for power, suffix in ((number, ""), (number + 1, " - 1")):
         if power >= 1 << 16 and power.bit_count() == 1:
             return f"2**{power.bit_length() - 1}{suffix}"

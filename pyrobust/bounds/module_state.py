@@ -81,8 +81,8 @@ class ModuleState:
     bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
     these are compared by value. Functions are compared by their code, defaults and closures, and by the global
     variables that the code uses. Classes are compared member by member. torch, NumPy, pyrobust and parts of the
-    standard library are assumed not to change. Of their classes, only the members that other code refers to by name are
-    therefore compared. Files and other external data that a forward pass reads are not compared.
+    standard library are assumed not to change. Their classes are therefore not compared in full: only the members that
+    other code refers to by name are compared. Files and other external data that a forward pass reads are not compared.
 
     Raises:
         Incomparable: for a submodule in training mode; a forward hook; a tensor that is not plain; an object of a type
@@ -116,7 +116,7 @@ class ModuleState:
 
 
 class _Reading:
-    """One pass over a module; it collects the tensors, and the values to be compared with ==, each in order."""
+    """One pass over a module; it fills a list of the tensors, and a list of the values to compare with ==."""
 
     def __init__(self, module: nn.Module) -> None:
         if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
@@ -139,7 +139,7 @@ class _Reading:
         self._named_members()
 
     def _is_new(self, value: Any) -> bool:
-        """Give the value a number that stands for it from now on; return whether the value is new."""
+        """Record the object by a number that identifies it; return whether it is seen for the first time."""
         number = self._seen.setdefault(id(value), len(self._seen))
         self.values.append(number)
         return number == len(self._seen) - 1
@@ -291,7 +291,7 @@ class _Reading:
         self._value(value.fset)
 
     def _named_members(self) -> None:
-        """Read those members of modules and constant classes whose names code uses, including the members' own code."""
+        """Read the members that code refers to by name, of Python modules and of classes assumed not to change."""
         done: set[tuple[int, str]] = set()
         while True:
             new = [
@@ -340,7 +340,7 @@ def _is_constant_module(module: Any) -> bool:
 
 
 def _is_constant_class(kind: type) -> bool:
-    """Whether a constant package has this very class under its qualified name, which a generated class may borrow."""
+    """Whether a class really is part of a package in ``_CONSTANT``; a generated class may only claim to be."""
     if not _is_constant(kind.__module__):
         return False
     owner: Any = sys.modules.get(kind.__module__)

@@ -60,16 +60,18 @@ class BoundOptions:
 
     Attributes:
         norm: norm of the balls: "linf", "l2" or "l1"; "L2", 2 and ``math.inf``, for example, are understood, too.
-        method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz"; for verification also "cascade": the first
-            three methods in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
+        method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz". Verification also takes "cascade", which runs
+            "ibp", "crown-ibp" and "crown" in turn, each on the examples still undecided. Default: "crown"; for
+            verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
             tensor or nested sequence that broadcasts to one example and has as many dimensions as the example, such as
             [C, 1, 1] for one range per channel. An element whose two ends are equal is fixed. The keyword arguments
             ``clip_min=low, clip_max=high``, which attacks take, also set ``clip``.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
-        semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass in the model's
-            floats, with sums in any order; TF32, Winograd and FFT are not covered. "lipschitz" supports only "real".
+        semantics: network that the bounds hold for. "real" is the network in exact arithmetic. "float32" is its
+            deployed forward pass in the model's float type, with sums in any order; TF32, Winograd and FFT are not
+            covered. "lipschitz" supports only "real".
         memory_limit: bytes of memory that a call may use in addition to the arguments, the results, the network, and
             the copies of the network's weights that the first call makes. The call is split into as many parts as the
             limit requires; if a single example needs more memory, the error message says how much. The forward passes

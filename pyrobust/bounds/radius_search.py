@@ -20,7 +20,7 @@ def search_radius(
     scale: Tensor,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Tensor:
-    """Return the largest of the tried radii in [0, largest] with a positive margin, float64 [count] like ``largest``.
+    """Return the largest tried radius with a positive margin for each example, at most ``largest``, as float64 [count].
 
     The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; a
     margin that is NaN or not positive means "not proved". ``scale``, at most ``largest``, is the expected size of
@@ -28,11 +28,12 @@ def search_radius(
     scale and the radius. All searches end early when ``goes_on`` returns False.
 
     The search looks for the radius at which the margin vanishes. The loss at a radius is the margin at radius 0 minus
-    the margin at the radius. The loss grows like a power of the radius, and the exponent grows, too: for example, a
-    margin that is 9 at radius 0 may be -500 at four times the radius where it vanishes. The search therefore takes the
-    secant through both ends of the bracket, in logarithmic coordinates of radius and loss. The weight of an end that
-    does not move is halved (the Illinois method; Dowell and Jarratt, 1971). Every step keeps a distance of half the
-    resolution from both ends of the bracket, so that the bracket closes from the other side, too.
+    the margin at the radius. The loss grows like a power of the radius whose exponent grows, too. For example, the
+    margin may be 9 at radius 0, 0 at a radius r, and -500 at 4r. The search therefore takes the secant through both
+    ends of the bracket, in logarithmic coordinates of radius and loss. The weight of an end that does not move is
+    halved (the Illinois method; Dowell and Jarratt, 1971). Every step keeps a distance of half the resolution from both
+    ends of the bracket. If the radius sought is closer to an end than that, the step passes it, so that the other end
+    moves, too.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")
@@ -84,7 +85,7 @@ def search_radius(
 
 
 def _height(at_zero: Tensor, value: Tensor) -> Tensor:
-    """Return log(at_zero / (at_zero − value)), which has value's sign; +inf if the margin did not fall or is NaN."""
+    """Return log(at_zero / (at_zero − value)), whose sign is value's; +inf if value ≥ at_zero or the result is NaN."""
     return (
         -((at_zero - value).clamp(min=0) / at_zero)
         .log()

@@ -61,7 +61,7 @@ class Bounds(Tabular):
         )
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each set and specification row."""
+        """Return the columns, with an entry for each specification row of each set."""
         sets, rows = np.indices(self.lower.flatten(1).shape).reshape(2, -1)
         return {
             "set": sets,
@@ -147,7 +147,7 @@ class Verdicts(Tabular):
         return summary(self, examples=len(self.status), **counts)
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each example."""
+        """Return the columns, with an entry for each example."""
         return {"status": self.status, "stage": self.stage, "margin": self.margin.numpy()}
 
     @property

@@ -27,7 +27,7 @@ def margins(y: Tensor, classes: int) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Margins:
-    """The rows of ``margins``, without a classes × classes matrix.
+    """The specification that ``margins`` returns, stored as labels, without a classes × classes matrix.
 
     Attributes:
         y: int64 [B], the labels.

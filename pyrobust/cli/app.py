@@ -113,7 +113,7 @@ def _options(
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @reports_errors
 def threat() -> None:
-    """Say what replaces this command of earlier versions, where it also resumed its own runs."""
+    """Explain that inspect-ai replaces this command, and that nothing resumes its runs of earlier versions."""
     raise InputError(
         "threat",
         "another command, since inspect-ai runs language models (inspect eval, with a threat_task of pyrobust.threats)",

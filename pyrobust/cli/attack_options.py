@@ -132,7 +132,7 @@ def choose_minimum(
 
 
 def _ensemble(restarts: int | None, model: nn.Module, epsilon: float, **options: Any) -> AdversarialAttack:
-    """Make the ensemble of minimum-norm attacks; ``restarts`` multiplies the restarts of attacks that have them."""
+    """Make the ensemble of minimum-norm attacks; attacks that make restarts make ``restarts`` times as many."""
     from pyrobust.attacks import MinimumNormEnsemble
     from pyrobust.checks import count
 

@@ -87,11 +87,12 @@ def audit(
     """Check certification logs for faults, and compare them.
 
     Finds rows that are cut off, missing or duplicated; radii that n samples at alpha cannot prove; and a column
-    "correct" that contradicts the predictions. Recomputes what a run derives from its votes or verdicts. Prints for
-    each classifier the probability of the correct class under noise (p_A), certified accuracy and the average certified
-    radius. A row counts as correct if its predict column equals its label column.
+    "correct" that contradicts the predictions. For a run, recomputes the values that follow from its votes or verdicts,
+    and finds those that differ. Prints for each classifier the probability of the correct class under noise (p_A),
+    certified accuracy and the average certified radius. A row counts as correct if its predict column equals its label
+    column.
 
-    Existing files are overwritten only with --replace, except JSON of an earlier audit.
+    Without --replace, no existing file is overwritten, except the JSON file of an earlier audit.
 
     Exit status: 0 without faults (notes allowed), 1 with faults, 2 with an unreadable file.
 
@@ -142,7 +143,7 @@ def _audit(
     sigma: float | None,
     reader: Callable[..., Any] | None,
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
-    """Return the readable logs as metrics count them, the JSON entries of all logs, and the worst exit status."""
+    """Return the usable rows of each readable log with radii, JSON entries of all logs, and the worst exit status."""
     from pyrobust.auditing.audit import audit_run
     from pyrobust.auditing.certification_log import read_shards
     from pyrobust.auditing.version_promises import version_notes

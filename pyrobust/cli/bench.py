@@ -54,12 +54,12 @@ def bench(
     ] = None,
     replace: Replace = False,
 ) -> None:
-    """Time the native ops on this machine against PyTorch, and against the floor.
+    """Time the native ops on this machine, and compare them with PyTorch code and with a lower bound.
 
-    PyTorch stands for the code of usual scripts for the same task. The floor is the least that the task could cost: a
-    clone of the same bytes, or the net's forward passes alone. The three are timed in turns. Prints medians, their
-    spread (half the distance of the quartiles), and ratios: below 1, PyTorch is faster. Takes less than a minute on two
-    cores.
+    The PyTorch code is what scripts usually contain for the same task. The lower bound, called floor, is the least that
+    the task could cost: a clone of the same bytes, or the net's forward passes alone. The three are timed in turns.
+    Prints medians, their spread (half the distance of the quartiles), and ratios of the times. If the ratio of PyTorch
+    to native is below 1, PyTorch is faster. Takes less than a minute on two cores.
 
     Example: pyrobust bench --only project --json times.json
     """

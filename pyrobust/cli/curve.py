@@ -43,8 +43,8 @@ _MOST_POINTS = 10_000
 def curve(call: Call) -> None:
     """Attack a classifier at many epsilons.
 
-    Prints robust accuracy at each epsilon, and the smallest epsilons that broke the images. No run is saved. A
-    minimum-norm attack (pyrobust attack --minimum) can be resumed, and its single run gives a rate at every epsilon.
+    Prints robust accuracy at each epsilon; --json also writes the smallest epsilon that broke each image. No run is
+    saved. A run of pyrobust attack --minimum, in contrast, can be resumed, and gives robust accuracy at every epsilon.
 
     Example: pyrobust curve --model zoo:digits-smooth-0.25 --data digits --epsilons 0:0.2:5 --attack pgd
     """

@@ -55,10 +55,10 @@ def diagnose(values: dict[str, Any]) -> None:
     """Tell a robust classifier from one whose gradients mislead attacks.
 
     Looks at the forward pass, the gradient, and attacks of different kinds on the first 100 images (--max). Prints
-    everything that speaks against the result of gradient-based attacks, each with its evidence, meaning and remedy.
+    every finding that speaks against the result of gradient-based attacks, with its evidence, meaning and remedy.
 
-    Exit status: 0 if nothing is found, 1 if the model is suspicious, its gradients are masked, or too little could be
-    examined to tell, 2 with an error.
+    Exit status: 0 if nothing is found; 1 if the model is suspicious, if its gradients are masked, or if too little
+    could be examined to tell; 2 with an error.
 
     Example: pyrobust diagnose --model zoo:digits-smooth-0.25 --data digits --epsilon 0.1
     """

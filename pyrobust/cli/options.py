@@ -124,8 +124,8 @@ def offering(
     Args:
         options: the options by name, in the order of the help.
         elsewhere: options of other commands. If the user gives such an option, this command ends with a line that names
-            the other command. The same happens if an option of this command gets a value that only the other command's
-            option of the same name accepts.
+            the other command. Both commands may have an option of the same name, with different choices. If the user
+            then gives a choice that only the other command accepts, this command ends in the same way.
     """
     parameters = [_parameter(name, option, _words(name, option, elsewhere)) for name, option in options.items()]
     parameters += [_refusal(name, *other) for name, other in elsewhere.items() if name not in options]
@@ -175,7 +175,7 @@ def _variable(name: str, option: Option) -> str:
 
 
 def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspect.Parameter:
-    """Return the parameter of an option; ``elsewhere`` has error texts for values that only other commands accept."""
+    """Return a parameter that declares an option to typer; ``elsewhere`` maps other commands' choices to errors."""
     parser, metavar, complete = _PARSERS.get(option.form), option.metavar, option.complete
     if option.choices:
         parser, complete = _chooser(flag_of(name, option), option, elsewhere), completing(*option.choices)

@@ -192,7 +192,7 @@ class DifferentiableBounds:
             return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
 
     def _examples(self, x: Numbers) -> Tensor:
-        """Return tensors unchanged, for compiled code; convert arrays and lists to the example's dtype."""
+        """Return a tensor unchanged, so that calls compile; convert arrays and lists to the example's dtype."""
         return x if isinstance(x, Tensor) else float_tensor("x", x, dtype=self._dtype)
 
     def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> CenteredRange:

@@ -50,8 +50,9 @@ def fits(limit: int, needed: int) -> bool:
 def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
     """Call ``step(begin, end)`` over [0, total), ``size`` items at a time; halve a chunk that does not fit in memory.
 
-    The halved chunk is tried again, so a step must be repeatable. Returns the last size, which fitted. An out-of-memory
-    error is raised only if a single item does not fit. Other errors of a step are raised unchanged.
+    The halved chunk is tried again, so a step must be repeatable. The result is the final chunk size, at which chunks
+    fitted. An out-of-memory error is raised only if a single item does not fit. Other errors of a step are raised
+    unchanged.
 
     >>> in_chunks(5, 2, lambda begin, end: print(begin, end))
     0 2

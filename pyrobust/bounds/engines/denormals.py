@@ -1,4 +1,4 @@
-"""Arithmetic with denormal numbers, in every floating-point mode of the process."""
+"""Arithmetic that keeps denormal numbers, even where the process is set to flush them to zero."""
 
 from __future__ import annotations
 

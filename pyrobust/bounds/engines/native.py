@@ -78,7 +78,7 @@ class Engine:
 
     @functools.cached_property
     def _deployed(self) -> Packed:
-        """The network for ``semantics="float32"``; it is a separate one if a rule depends on the semantics."""
+        """The network for ``semantics="float32"``, a separate one if an activation's bounds depend on semantics."""
         if not any(map(has_offset, in_order(self._output))):
             return self._native
         return native_network(self._output, self._dtype, self._floats.eps / 2)
@@ -101,7 +101,7 @@ class Engine:
         deployed model would overflow, too.) Second, in CROWN and CROWN-IBP without ``with_upper``, rounding errors may
         be the only reason why a lower bound is not positive; only the sign of these bounds matters. Third, in networks
         with reciprocals and roots of wide ranges, the interval bounds were tighter than the bounds of the backward
-        pass: its coefficients may be so large that they cancel only with the precision of float64.
+        pass, whose coefficients may be so large that only float64 is precise enough for them to cancel.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less
@@ -149,9 +149,10 @@ class Engine:
 
     @functools.cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Elements per example: all, of the largest node, and held at once by a full and by a shorter backward pass.
+        """Numbers of elements per example: of all nodes, of the largest, and the most that two backward passes hold.
 
-        The shorter pass stops at the first nonlinear functions, or at layers above them where this loses nothing.
+        The first of these passes is a full one. The second, for interval bounds, goes only to the first nonlinear
+        functions. It ends above them, at a layer of sums, if the ranges of this layer make the bounds no looser.
         """
         nodes, reached = in_order(self._output), {self._output}
         readers = collections.Counter(source for node in nodes for source in node.inputs)
@@ -165,7 +166,7 @@ class Engine:
 
     @functools.cached_property
     def _lists(self) -> int:
-        """Bytes of the lists of products of all convolutions; each thread has lists and reuses them for later tiles."""
+        """Bytes of a thread's lists of the products in backward steps of all convolutions, kept for later tiles."""
         convs = [node for node in in_order(self._output) if isinstance(node, Conv2d)]
         kernels = [math.prod(node.weight.value().shape[2:]) for node in convs]
         return sum(8 * k * node.size + 16 * node.inputs[0].size for k, node in zip(kernels, convs, strict=True))
@@ -183,7 +184,7 @@ class Engine:
         )
 
     def _memory(self, packed: Packed, rows: Rows, query: Query, norm: str, *, few: bool = True) -> tuple[int, int]:
-        """Return (bytes of all threads, bytes of an example), without a library; few: at most _FEW sets per thread."""
+        """Return the bytes of all threads and of an example, without a library; ``few``: at most _FEW sets a thread."""
         item, intervals = packed.item, rows is None and not query.bounding.to_input
         row_numbers = self._output.size * (rows.shape[-2] if isinstance(rows, Tensor) else 1)
         lanes = _VECTOR // item
@@ -205,7 +206,7 @@ class Engine:
         return torch.get_num_threads() * thread, example
 
     def _library_memory(self, packed: Packed, rows: Rows, query: Query, norm: str) -> tuple[int, int]:
-        """Return ``_memory`` for a library's products; if sets are not boxes, some backward passes use our kernels."""
+        """Return the bytes as ``_memory`` does, but with a library, and also with our kernels if sets are not boxes."""
         _, largest, whole, stopping = self._sizes
         kernels = (0, 0) if norm == "linf" else self._memory(packed, rows, query, norm)
         example, weights = self._state(packed, rows, query, norm, library=True)
@@ -238,7 +239,7 @@ class Engine:
 
     @staticmethod
     def _products(packed: Packed, query: Query) -> LibraryProducts | None:
-        """Return the library's products; None if neurons are refined, since its unblocked sums loosen bounds."""
+        """Return the library's products; None if it is not used, as for refined neurons, whose bounds it loosens."""
         return packed.products if not query.bounding.refines and packed.products.chosen() else None
 
     def _call(self, packed: Packed, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
@@ -309,7 +310,7 @@ class Engine:
 
 
 def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
-    """Whether interval bounds stop at a layer of sums; the same as ``separate`` in csrc/bounds/engine/network.h."""
+    """Whether a layer's ranges give interval bounds without loss, like ``separate`` in csrc/bounds/engine/network.h."""
     if not isinstance(node, Conv2d) or node.groups != node.shape[0]:
         return False
     extents = [dilation * (k - 1) + 1 for k, dilation in zip(node.weight.shape[2:], node.dilation, strict=True)]

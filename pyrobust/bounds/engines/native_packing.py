@@ -1,4 +1,4 @@
-"""Packing of a graph for the native engine: weights in the engine's floats, with distances from exact values."""
+"""Packing of a graph for the native engine: weights as the engine's floats, with bounds on their rounding errors."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> P
         deployed: the unit roundoff of the forward pass that bounds hold for; 0 for real numbers.
 
     Raises:
-        ModelError: a parameter is not finite, a parameter is zero but not known exactly (so its relative error is
-            undefined), or an activation has neither native code nor a rule.
+        ModelError: a parameter is not finite, a parameter that is not known exactly rounds to zero (so its relative
+            error is undefined), or an activation has neither native code nor a numpy rule for its bounds.
     """
     return _Packing(dtype, deployed).run(output)
 
@@ -248,7 +248,7 @@ def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRu
 
 
 def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
-    """Pair each scale with the shift just before it, if only the scale reads it: one layer does both (batch norm)."""
+    """Map each scale to the shift just before it, if nothing else reads the shift; one layer does both (batch norm)."""
     readers = consumers(order, [output])
     joined: dict[Scale, Scale] = {}
     for node in order:

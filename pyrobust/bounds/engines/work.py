@@ -58,7 +58,7 @@ class Work:
         return total
 
     def rows(self, method: Method, norm: str, count: int) -> list[float]:
-        """Return the largest number of rows that start at each layer if ``count`` output functions are bounded."""
+        """Return the most backward passes that start at each layer if ``count`` output functions are bounded."""
         steps = self._steps
         result = [0.0] * len(steps)
         analysis = Analysis(steps, len(steps) - 1)
@@ -82,14 +82,14 @@ def _elements(node: Node, window: tuple[int, int]) -> int:
 
 
 def _products(node: Node, elements: int) -> float:
-    """Count multiplications for some elements of a node: one per element if they are not sums of products."""
+    """Count the multiplications that some elements of a node take: one each, unless they are sums of products."""
     if isinstance(node, Conv2d):
         return float(elements * node.weight.shape[1:].numel())
     return float(elements * node.inputs[0].size) if isinstance(node, Linear) else float(elements)
 
 
 def _reached(node: Node, window: tuple[int, int], planes: tuple[int, int]) -> tuple[int, int]:
-    """Return the height and width of the window that a window of the node reads in an input with these planes."""
+    """Return the height and width of the area that a window of the node reads in an input with these planes."""
     if isinstance(node, Conv2d):
         kernel = node.weight.shape[2:]
         ends = [

@@ -94,7 +94,7 @@ def origin(node: Node) -> Origin:
 
 
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
-    """Find, for each element, the first one that is equal or opposite to it for every input: index and sign (±1).
+    """Return, for each element, the index and the sign (±1) of the first one equal or opposite to it for every input.
 
     Only gathered elements, and sums and differences of two elements, are compared. If no two elements are equal or
     opposite, the result is None. The deployed forward pass rounds equal and opposite elements in the same way.
@@ -122,7 +122,7 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
-    """Find the nodes from a weighted sum of squares down to the squares, and the node whose elements are squared.
+    """Return the nodes that add up the squares in a weighted sum of squares, and the node whose elements are squared.
 
     The result is None unless the node is such a sum and its weights and shifts are ≥ 0. A ReLU may be among the nodes:
     it leaves the values, which are ≥ 0, unchanged.
@@ -169,7 +169,7 @@ EVERYTHING = (-math.inf, math.inf)
 def needs_interval_bounds(nodes: Iterable[Node]) -> bool:
     """Whether interval bounds may be tighter than backward passes, due to products, known ranges or partial functions.
 
-    A reciprocal or a root needs a range that is known to be positive.
+    Partial functions count because a reciprocal or a root needs a range that is known to be positive.
     """
     return any(isinstance(node, Product) or node.known != EVERYTHING or is_partial(node) for node in nodes)
 
@@ -233,7 +233,7 @@ class Analysis:
         return [_largest(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
-        """Return ``repeats``, but with the reads of an element added up over all inputs that are the same layer."""
+        """Return ``repeats``; if layer i has the same layer as several inputs, the reads through all of them count."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
             return self.repeats(i)

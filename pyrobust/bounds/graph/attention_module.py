@@ -17,8 +17,8 @@ def batch_kept_first(model: nn.Module) -> Iterator[None]:
     """Within the block, replace attention modules' forward pass by one that keeps the batch dimension first.
 
     The modules' own forward pass moves the batch dimension behind the token dimension and merges the batch with the
-    heads. Lowering rules, however, expect the batch as the first dimension. Modules with another forward pass, or
-    another order of dimensions, stay as they are.
+    heads. Lowering rules, however, expect the batch as the first dimension. Attention modules whose forward pass was
+    overridden, or which lack ``batch_first``, stay as they are.
     """
     changed = [
         module

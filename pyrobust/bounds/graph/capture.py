@@ -2,8 +2,8 @@
 
 The module is traced in evaluation mode. The traced batch has two examples, so that operations that mix examples are
 detected. Before the graph is used, its values are compared with the module's values on the example and on random
-inputs. The comparison covers batches of one row, three rows, many rows and the example's batch size, repeated runs, a
-run with gradients enabled, and inputs far outside [0, 1].
+inputs. The comparison covers batches of one row, of three rows, of many rows and of the example's batch size. It also
+covers repeated runs, a run with gradients enabled, and inputs far outside [0, 1].
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def capture(model: nn.Module, example_input: Tensor, counterpart: Callable[[Tens
         example_input: [B, ...], floating-point; its shape and dtype matter; its device matters only for a module
             without tensors. Graph and module are compared on the example, and on batches of its size B; if the module
             is wide, these batches are smaller.
-        counterpart: maps a parameter, buffer or constant of the module to the tensor of its values in the graph.
+        counterpart: maps a parameter, buffer or constant of the module to the tensor that holds its values in the
+            graph.
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
@@ -129,7 +130,7 @@ def example_of(model: nn.Module, example_input: Numbers) -> Tensor:
 
 
 def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
-    """Return the first floating-point parameter or buffer, whose device and dtype are the model's; else the example."""
+    """Return the first floating-point parameter or buffer, for the model's device and dtype; else the example."""
     tensors = itertools.chain(model.parameters(), model.buffers())
     return next((tensor for tensor in tensors if tensor.is_floating_point()), example_input)
 
@@ -375,7 +376,7 @@ class _Translation:
         raise ModelError("model: expected an output, got none")
 
     def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]], set[fx.Node]]:
-        """Match ``COMPOSITES``: map each match's last call to (operand, rule, numbers), and collect its other calls."""
+        """Match ``COMPOSITES``; return (operand, rule, numbers) by each match's last call, and a set of other calls."""
         ends: dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]] = {}
         replaced: set[fx.Node] = set()
         inputs = set(self.program.graph_signature.user_inputs)

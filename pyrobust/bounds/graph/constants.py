@@ -32,8 +32,8 @@ class Constant:
     """A tensor that does not depend on the input.
 
     Args:
-        compute: maps the values of the operands to the value.
-        enclosure: returns the enclosure.
+        compute: maps the operands' values to the value of this constant.
+        enclosure: returns an interval that contains the real numbers.
         operands: constants that the value is computed from.
         exact: returns the real numbers if floats represent them exactly, else None.
 
@@ -72,7 +72,7 @@ class Constant:
 
     @functools.cached_property
     def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
-        """List each computation behind the value once, operands first, with its operands' positions in the list."""
+        """List the computations that give the value, each once and after its operands, with the operands' positions."""
         offsets: dict[Constant, int] = {}
         schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         stack = [self]
@@ -100,14 +100,14 @@ class Constant:
 
     @classmethod
     def evaluated(cls, function: Callable[..., Tensor], operands: Sequence[Constant]) -> Constant:
-        """Return the float result of a function of constants, which counts as a parameter of the real network."""
+        """Return the float result of a function of constants; these floats count as parameters of the real network."""
         constant = cls(function, lambda: enclosure(), tuple(operands), lambda: exact())
         enclosure, exact = _frozen(constant.value)
         constant.is_evaluated = True
         return constant
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
-        """Return the numbers as rearranged by ``move``: a view, a permutation or a slice."""
+        """Return the numbers as rearranged by ``move``, which is a view, a permutation or a slice."""
         return Constant.arranged(move, [self])
 
     @classmethod
@@ -168,7 +168,7 @@ def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Calla
 
 
 def _computed(compute: Callable[..., Tensor], interval: Callable[..., Enclosure], *operands: Constant) -> Constant:
-    """Return a result of arithmetic; its enclosure also contains the model's value, and so serves both semantics."""
+    """Return a result of arithmetic; its enclosure contains the real numbers and the model's computed floats."""
 
     @functools.cache
     def enclosure() -> Enclosure:

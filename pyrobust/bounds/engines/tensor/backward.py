@@ -30,7 +30,7 @@ _BLOCK = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class NormBalls:
-    """Balls of radii epsilon [B] in a norm; ``center`` holds constants that input coefficients are multiplied by."""
+    """Balls of radii epsilon [B] in a norm, around ``center``, a ``Pair`` that includes the rounding error of a row."""
 
     norm: str
     center: Pair
@@ -43,7 +43,7 @@ class NormBalls:
 
 @dataclasses.dataclass(frozen=True)
 class FiniteSets:
-    """Products of finite sets, over which rows of coefficients are concretized exactly, part by part.
+    """Input sets whose parts each take finitely many values; rows are concretized exactly, part by part.
 
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
@@ -196,7 +196,7 @@ class BackwardPass:
         *,
         concretizes: bool = True,
     ) -> Tensor:
-        """Return bounds from coefficients of layers and constants [R]; with ``concretizes``, include the input."""
+        """Return lower bounds of rows from coefficients and constants; without ``concretizes``, leave the input out."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue
@@ -242,7 +242,7 @@ class BackwardPass:
 
     @staticmethod
     def _unknown(a: Tensor, image: Tensor, low: Tensor, total: Tensor) -> Tensor:
-        """Set rows to −inf that have a positive coefficient where low is −inf; only negative coefficients use high."""
+        """Return ``total``, but −inf for rows in which a positive coefficient meets a low of −inf."""
         return total.where(~((a > 0) & (low[image] == -torch.inf)).any(1), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
@@ -284,7 +284,7 @@ class BackwardPass:
         return {first: out.scatter_add_(1, chosen[image], a)}
 
     def _scatter(self, layer: Layer, a: Tensor) -> dict[int, Tensor]:
-        """Move coefficients of gathered elements to the elements that were read."""
+        """Move the coefficients of a Gather's elements to the input elements from which these are read."""
         sizes = [self.network.layers[source].size for source in layer.inputs]
         # the number 0 takes coefficients of padding
         index = layer.index.where(layer.index >= 0, sum(sizes))
@@ -295,7 +295,7 @@ class BackwardPass:
         return coefficients
 
     def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
-        """Return lower bounds on the input set's box or, if the set is smaller, the better of those on box and set."""
+        """Return lower bounds over the input's box or, for a smaller input set, the better of those over both."""
         shape = self.network.layers[0].node.shape
         box = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
         if self.subset is None:

@@ -16,8 +16,9 @@ FLUSHED = 2.0**-100
 class Outward:
     """Directed rounding, switched off for unsound bounds, which treat floats as real numbers.
 
-    Every operation rounds to nearest, in float64, and its result is then moved by at least one step. ``TINY`` is the
-    smallest normal number, so that a device may keep smaller ones or flush them to zero.
+    Every operation rounds to nearest, in float64, and its result is then moved up or down by at least one step to the
+    next float. Each move is also at least ``TINY``, the smallest normal number, so that a device may keep smaller
+    numbers or flush them to zero.
     """
 
     TINY = 2.0**-1022

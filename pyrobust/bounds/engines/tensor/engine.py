@@ -54,8 +54,8 @@ class TensorEngine:
         device: device of the computation and of input sets; results are on the CPU.
 
     Raises:
-        ModelError: a parameter is not finite, a parameter is zero but not known exactly (so its relative error is
-            undefined), or an activation has no interval or no relaxation.
+        ModelError: a parameter is not finite, a parameter that is not known exactly rounds to zero (so its relative
+            error is undefined), or an activation has no interval or no relaxation.
     """
 
     def __init__(self, output: Node, dtype: torch.dtype, device: torch.device) -> None:
@@ -266,7 +266,8 @@ class _Chunk:
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of a layer that are unstable as inputs of some nonlinear layer.
 
-        Only affine layers and products are refined: the range of a monotone function follows from that of its input.
+        Only affine layers and products are refined, because the range of a monotone function follows from the range of
+        its input.
         """
         network = self._network
         if not (network.layers[i].affine or isinstance(network.layers[i].node, Product)):
@@ -454,7 +455,7 @@ class _Chunk:
 
 
 def _unstable(function: Layer, z: LayerRange) -> Tensor:
-    """Mark the neurons whose ranges contain a kink, or more than one point of a curved function; bool [B, size]."""
+    """Mark the neurons whose range has a kink inside or, for a curved function, more than one point; bool [B, size]."""
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
         return _unstable_windows(function, z)

@@ -135,7 +135,7 @@ def _range(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> La
 
 
 def _unbounded_products(layer: Layer, z: LayerRange, arithmetic: Arithmetic) -> LayerRange:
-    """Bound sums of products with unbounded ranges, each of which is first shrunk to its finite end, or to 0 if none.
+    """Bound sums of products; each unbounded range is first shrunk to its finite end, or to 0 if it has none.
 
     A bound of the sum is infinite if an unbounded range contributes to it with a nonzero weight.
     """
@@ -228,7 +228,7 @@ def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
 
 
 def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: LayerRange) -> tuple[Tensor, Tensor]:
-    """Bound the minimum or maximum of each pair by that of the pair's range ends, intersected with the given ranges."""
+    """Return the ranges of the minimum or maximum of each pair in ``z``, intersected with the ranges lower to upper."""
     ends = []
     for end in (z.lower, z.upper):
         pair = end[:, layer.pairs]

@@ -2,9 +2,9 @@
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Every BLAS that torch calls computes products of float64 matrices as sums of products in
-float64, unless cuBLAS is set to emulate float64. Convolutions are computed from windows by a matrix product and
-``fold``, because convolution libraries (cuDNN, oneDNN) choose algorithms by themselves, and ATen's own loop launches a
-product for each example.
+float64, unless cuBLAS is set to emulate float64. Convolutions are computed as matrix products: forward from the windows
+of the input, backward with ``fold``. Convolution libraries (cuDNN, oneDNN) are not used, because they choose algorithms
+by themselves. ATen's own loop is not used, because it launches a product for each example.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 def check_products(device: torch.device) -> None:
     """Raise ModelError where matrix products of float64 tensors may be emulated.
 
-    From CUDA 13.0 on, an environment variable can make cuBLAS emulate float64 products by products of integers. The
-    errors of such products are not multiples of the float64 roundoff. torch has no switch for this.
+    From CUDA 13.0 on, an environment variable can make cuBLAS emulate float64 products by products of integers. Bounds
+    on rounding do not hold for such products, because their errors are not multiples of the float64 roundoff. torch has
+    no setting that switches the emulation off.
     """
     setting = os.environ.get(_EMULATION, "")
     if device.type == "cuda" and setting not in ("", "0"):
@@ -93,7 +94,7 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | No
 
 
 def _patches(z: Tensor, node: Conv2d) -> Tensor:
-    """View the windows of images [N, C, H, W] as [N, C, kh, kw, h, w]; torch's unfold launches once per image."""
+    """View the windows of images [N, C, H, W] as [N, C, kh, kw, h, w], with fewer launches than torch's unfold."""
     (kernel_y, kernel_x), (pad_y, pad_x) = _kernel(node), node.padding
     padded = functional.pad(z, (pad_x, pad_x, pad_y, pad_y)) if pad_y or pad_x else z
     sizes = (*padded.shape[:2], kernel_y, kernel_x, *node.shape[1:])

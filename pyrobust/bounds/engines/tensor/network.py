@@ -56,9 +56,9 @@ class Layer:
         scale: factors of a Scale [size].
         scale_error: [size], the largest distance of the exact factors from ``scale``.
         index: index of a Gather [size], or windows of a MaxPool [size, K].
-        pairs: pairs of a Sort [size, 2].
-        larger: ``larger`` of a Sort [size].
-        roundings: number of roundings of the deployed forward pass, unless the layer is a sum of products.
+        pairs: [size, 2], the indices of the two elements that are compared for each element of a Sort.
+        larger: bool [size], whether each element of a Sort is the larger of its pair.
+        roundings: number of roundings of each value in the deployed forward pass; not set for a sum of products.
         adds: number of additions to each of the layer's coefficients in a backward pass; more than 0 only if several
             consumers add to them.
         fused: see ``Analysis``.
@@ -115,8 +115,8 @@ class Network:
         device: device of the constants.
 
     Raises:
-        ModelError: a parameter is not finite, a parameter is zero but not known exactly (so its relative error is
-            undefined), or an activation has no interval or no relaxation.
+        ModelError: a parameter is not finite, a parameter that is not known exactly rounds to zero (so its relative
+            error is undefined), or an activation has no interval or no relaxation.
     """
 
     def __init__(self, output: Node, device: torch.device) -> None:
@@ -189,7 +189,7 @@ class Network:
                     self.layers[source].adds += times * layer.inputs.count(source)
 
     def representatives(self, i: int) -> tuple[Tensor, Tensor] | None:
-        """Return the ``representatives`` of layer i's neurons, on the network's device."""
+        """Return which neurons of layer i are equal or opposite, as in ``representatives``, on the network's device."""
         if i not in self._representatives:
             representative = representatives(self.layers[i].node)
             self._representatives[i] = (

@@ -1,4 +1,4 @@
-"""Receptive fields: the windows of planes in which rows from neighbouring neurons have coefficients."""
+"""Receptive fields: windows of feature maps that hold all coefficients of backward passes from neighbouring neurons."""
 
 from __future__ import annotations
 

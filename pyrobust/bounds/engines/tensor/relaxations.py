@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
 
 class LayerRelaxation(NamedTuple):
-    """lower_slope·z + low ≤ f(z) ≤ upper_slope·z + high: [B, size] each.
+    """Lines around a function f, with terms [B, size]: lower_slope·z + low ≤ f(z) ≤ upper_slope·z + high.
 
     ``chosen``: for a maximum, the element of the window that serves as z.
     """
@@ -53,7 +53,7 @@ class LayerRelaxation(NamedTuple):
 
 
 class Relaxations:
-    """The pairs and relaxations of all layers for a chunk of examples; each is computed when it is first used.
+    """The ``Pair`` or relaxation of each layer, for a chunk of examples; each is computed when it is first used.
 
     Args:
         network: the layers.
@@ -140,7 +140,7 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """Bound the rounding error of a row with coefficient 1 at the inputs, and of differences of inputs."""
+        """Bound each input's part of a row's rounding error per unit of coefficient, with differences of inputs."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
@@ -160,7 +160,7 @@ class Relaxations:
         return out.up(total)
 
     def _finite(self, magnitudes: Tensor) -> Tensor:
-        """Set magnitudes of unbounded neurons to 0: any coefficient but 0 makes their bounds infinite anyway."""
+        """Set magnitudes of unbounded neurons to 0: a row with a nonzero coefficient there is unbounded anyway."""
         return magnitudes.nan_to_num(torch.inf, 0.0) if self._arithmetic.unbounded else magnitudes
 
     def _costs(self, layer: Layer) -> tuple[float, float, float]:
@@ -174,7 +174,7 @@ class Relaxations:
         return out.gamma(depth) + layer.weight_error + deployed, deployed, deployed * FLUSHED
 
     def _pair(self, i: int) -> Pair:
-        """Return the pair of a layer without the rounding error of a row's sums."""
+        """Return an affine layer's bias, minus and plus the step's error, before a row's rounding error is added."""
         layer, out = self._network.layers[i], self._arithmetic.out
         bias, magnitude_sum = layer.bias, self._ranges[i].sum
         assert magnitude_sum is not None
@@ -217,7 +217,7 @@ class Relaxations:
         return self._charged(relaxation, z.magnitude(), below, self._pair(layer.inputs[0]) if below.fused else None)
 
     def _product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """Bound a product by planes; their intercepts and the deployed error go to the first factor's relaxation."""
+        """Bound a product by planes, split by factor; the first factor takes intercepts and the deployed error."""
         factors, out = self._network.layers[i].inputs, self._arithmetic.out
         x, y = (self._ranges[source] for source in factors)
         under, over = product_planes(x, y, out)
@@ -256,7 +256,7 @@ class Relaxations:
         return self._charged(relaxation, z.magnitude().gather(1, chosen), below, None)
 
     def _charged(self, relaxation: LayerRelaxation, m: Tensor, below: Layer, pair: Pair | None) -> LayerRelaxation:
-        """Widen intercepts by the step's error for |z| ≤ m and, if the layer below is fused, by that layer's pair."""
+        """Widen intercepts by the step's error for |z| ≤ m; add ``pair``, bias and error of a fused layer below."""
         out, times, s, t = self._arithmetic.out, self._arithmetic.times, relaxation.lower_slope, relaxation.upper_slope
         low, high = relaxation.low, relaxation.high
         low_size, high_size = low.abs(), high.abs()
@@ -305,7 +305,7 @@ def product_planes(x: LayerRange, y: LayerRange, out: Outward) -> tuple[Plane, P
 
 
 def _better(plane: Plane, x: LayerRange, y: LayerRange, least: float) -> Plane:
-    """Return a plane below a product, or the product's known least value where that is larger in the middle."""
+    """Return ``plane``, or the product's known least value where that is larger in the middle of the box."""
     if least == -torch.inf:
         return plane
     middle_x, middle_y = (z.lower / 2 + z.upper / 2 for z in (x, y))
@@ -314,7 +314,7 @@ def _better(plane: Plane, x: LayerRange, y: LayerRange, least: float) -> Plane:
 
 
 def _plane_below(xl: Tensor, xu: Tensor, yl: Tensor, yu: Tensor, out: Outward) -> Plane:
-    """Return a plane below x·y for rounded slopes: x·y − p·x − q·y is bilinear, so its minimum is at a corner."""
+    """Return a plane p·x + q·y + c below x·y; c is the least of x·y − p·x − q·y at the corners, rounded down."""
     best, largest = Plane(yl, xl, yl), torch.full_like(xl, -torch.inf)
     level_x, level_y = (
         (-low / (high - low)).nan_to_num(0.5, 0.5, 0.5).clamp(0, 1) for low, high in ((xl, xu), (yl, yu))

@@ -45,7 +45,7 @@ class _Slopes:
 
 
 class SlopeSearching:
-    """A search for the lower slopes of rows; row r uses the relaxations of the r-th example in a backward pass."""
+    """A search for the lower slopes of rows; each row is an example of its own in the backward pass."""
 
     def __init__(self, backward_pass: BackwardPass, rows: int, query: Query) -> None:
         self.backward_pass = backward_pass
@@ -110,7 +110,7 @@ class SlopeSearching:
 def _values(
     relaxations: Relaxations, layers: list[Layer], coefficients: dict[int, Tensor], minimiser: Tensor
 ) -> list[Tensor]:
-    """Return the values [R, size] of all layers at the minimisers [R, n], by the relaxations that the rows use.
+    """Return all layers' values [R, size] at the minimisers [R, n], with functions replaced by each row's lines.
 
     The bias of fused layers is left out, because the relaxation of their only consumer contains it.
     """

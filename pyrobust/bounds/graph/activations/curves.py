@@ -56,8 +56,8 @@ class Curve:
         limits: f(−∞) and f(∞).
         image: two numbers that all values lie between.
         domain: the smallest and the largest z at which f has a value; no bounds are known on ranges that reach beyond.
-        value_floor: f(z) has the error ERROR·(|f(z)| + value_floor).
-        slope_floor: f'(z) has the error ERROR·(|f'(z)| + slope_floor).
+        value_floor: the bounds allow for an error of ERROR·(|f(z)| + value_floor) in f(z).
+        slope_floor: the bounds allow for an error of ERROR·(|f'(z)| + slope_floor) in f'(z).
 
     ERROR is 2⁻⁴⁶. If a formula's values have a larger error, for example because two large numbers nearly cancel, the
     bounds may be wrong: use another formula.
@@ -80,7 +80,7 @@ class Curve:
     slope_floor: float = 0.0
 
     def slope_at(self, z: Tensor) -> Tensor:
-        """f'(z) on the piece that z is in."""
+        """Return f'(z) on the piece that z is in."""
         first, second = self.breaks
         slope = self.slope(z, 1)
         slope = torch.where(z < first, self.slope(z, 0), slope) if first > -math.inf else slope
@@ -231,7 +231,7 @@ class _Side:
         return torch.where(doubtful, self.sign * self.curve.slope_at(self.middle), chord)
 
     def _hill(self) -> Touch:
-        """Relax F (convex, concave, convex) by the chord or a tangent of the middle piece, if needed through l or u."""
+        """Relax F (convex, concave, convex) by a tangent of the middle piece or, if none fits, by the chord."""
         l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         begin, end = l.clamp(min=first), u.clamp(max=second)
@@ -287,9 +287,10 @@ class _Side:
     ) -> Contact:
         """Return the line through (origin, F(origin)) that touches a concave piece between its near and far ends.
 
-        The value that the piece's tangent has at the origin grows as the point of contact moves from the near to the
-        far end. For the wanted elements, the point of contact is therefore read from a table made by bisection, and
-        improved by a Newton step. If the point of contact is the near end, a kink, the line is a chord.
+        The tangent at a point of the piece has a value at ``origin``. This value grows as the point moves from the near
+        to the far end, so bisection finds the point of contact. For the elements in ``wanted``, the point of contact is
+        read from a table made by bisection, and improved by a Newton step. If the point of contact is the near end,
+        where the function has a kink, the line is the chord from the origin to this end.
         """
         point, line, touches = far.clone(), torch.zeros_like(far), torch.zeros_like(wanted)
         (index,) = wanted.flatten().nonzero(as_tuple=True)
@@ -318,7 +319,7 @@ class _Side:
         return Contact(point, line, touches)
 
     def _bisected(self, x: Tensor, height: Tensor, low: Tensor, high: Tensor, piece: int) -> Tensor:
-        """Find the tangent through (x, height) by bisection of a piece from low (nearer x) to high; NaN if none."""
+        """Bisect a piece from low (nearer x) to high for the contact of a tangent through (x, height); NaN if none."""
 
         def above(t: Tensor) -> Tensor:
             return self.value(t) + self.slope(t, piece) * (x - t) >= height
@@ -332,13 +333,13 @@ class _Side:
 
 
 class _Contacts(NamedTuple):
-    """Points of contact by the origin's distance from the piece, on a geometric grid; infinite if there is none."""
+    """Points of contact for a geometric grid of distances between origin and piece; infinite if there is none."""
 
     near: float
     found: Tensor
 
     def offsets(self, distance: Tensor) -> Tensor:
-        """Distance from the near end of the piece to the point of contact: inf if there is none, NaN if unknown."""
+        """Return the distance from the piece's near end to the contact: inf if there is none, NaN if unknown."""
         place = (distance.log() - _FIRST) / _STEP
         place = place.where(place < len(self.found) - 1, torch.nan)
         index = place.nan_to_num(0).clamp(min=0).long()
@@ -354,7 +355,7 @@ _FIRST, _STEP, _KNOTS = math.log(1e-3), 0.01, 1400  # distances up to about 1200
 
 @functools.cache
 def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
-    """Tabulate the contacts of one piece, towards larger z (direction 1) or smaller z (−1)."""
+    """Tabulate the points of contact of tangents to a piece through origins left of it (direction 1) or right (−1)."""
     ends = (-math.inf, *curve.breaks, math.inf)[piece : piece + 2]
     near, far = ends if direction > 0 else ends[::-1]
     distance = torch.exp(_FIRST + _STEP * torch.arange(_KNOTS, dtype=torch.float64))

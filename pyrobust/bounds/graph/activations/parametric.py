@@ -33,7 +33,7 @@ def _elu(node: Activation, z: Tensor) -> Tensor:
 
 @functools.cache
 def _elu_curve(alpha: float, scale: float, input_scale: float) -> Curve:
-    """Return the curve; it is convex if the slope rises at 0, else both sides of 0 are treated as separate pieces."""
+    """Return the curve: one convex piece if 0 ≤ alpha·input_scale·scale ≤ scale, else one piece on each side of 0."""
     size, steepest = alpha * scale, alpha * scale * input_scale
     convex = 0 <= steepest <= scale
 

@@ -1,7 +1,7 @@
 """Sine and cosine, shifted by half periods so that the middle of the range lies between 0 and π.
 
-After the shift, f or −f is the sine. The sine is concave on [0, π], and convex on the half period before it and the
-half period after it.
+In the shifted variable, the function is the sine or minus the sine. The sine is concave on [0, π], and convex on the
+half period before it and the half period after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHIFTED = 2.0**-49
 
 
 def _reduced(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Shift ranges by half periods; return (lower, upper, shift, sign, usable) with f(z) = sign·sin(z − shift)."""
+    """Return (lower, upper, shift, sign, usable): shifted ranges, with f(z) = sign·sin(z − shift) where ``usable``."""
     origin = -math.pi / 2 if node.function == "cos" else 0.0
     usable = (upper - lower < 6.28) & (lower.abs() < _LARGEST) & (upper.abs() < _LARGEST)
     l, u = lower.where(usable, 0.0), upper.where(usable, 0.0)  # noqa: E741 - the field's names
@@ -53,7 +53,7 @@ def _interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, T
 
 
 def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """Return the relaxation of the shifted curve, moved back, or constants where the range is not ``usable``."""
+    """Relax the shifted curve and move the lines back; use constants on ranges that are too long or too far from 0."""
     l, u, shift, sign, usable = _reduced(node, lower, upper)  # noqa: E741 - the field's names
     below, low, above, high = curve_relaxation(_CURVE, l, u)
     below, low, above, high = (

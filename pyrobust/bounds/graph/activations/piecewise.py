@@ -92,8 +92,8 @@ def _clamp(node: Activation, z: Tensor) -> Tensor:
 def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
     """Relax a clamp by the line from a corner to the far end of the range, or by a constant if that is tighter.
 
-    The constant is f(lower) for the lower bound and f(upper) for the upper bound. If only one corner lies inside, one
-    bound is the chord.
+    The constant is f(lower) for the lower bound and f(upper) for the upper bound. If only the upper corner lies inside
+    the range, the lower bound is the chord; if only the lower corner does, the upper bound is the chord.
     """
     least, most = node.lower, node.upper
     bottom, top = lower.clamp(min=least), upper.clamp(max=most)  # f(lower), f(upper) where the range holds a corner
@@ -224,7 +224,7 @@ def _row_of_linear_pieces(
     offset: Callable[[Activation], float] = lambda node: 0.0,
     slopes_below: Callable[[Activation], tuple[Tensor, Tensor]] | None = None,
 ) -> ActivationRow:
-    """Return the row of a function linear between knots; if it is inexact, ``ends`` gives two functions around it."""
+    """Return the row of a piecewise linear function; if it is inexact, ``ends`` gives functions below and above it."""
 
     def exact(node: Activation, like: Tensor) -> Ends:
         def value(z: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
 
 
 def _prelu_ends(node: Activation, like: Tensor) -> Ends:
-    """Return the smallest and the largest function that a node's slopes allow; elements are flattened into one row."""
+    """Return the smallest and the largest function that a node's slopes allow, for tensors in the shape of ``like``."""
     assert node.weight is not None
     slopes = [slope.to(like).expand(1, *node.shape).flatten() for slope in _prelu_slopes(node)]
     least, most = (slope.repeat(like.numel() // max(1, node.size)).view_as(like) for slope in slopes)

@@ -50,7 +50,7 @@ def _curve(p: float) -> Curve:
 
 
 def _mirrored(p: float, upper: Tensor) -> Tensor:
-    """Mark the ranges of negative numbers where a negative integer power is defined."""
+    """Mark the ranges that lie below 0 if p is a negative integer, for which z^p has values there; else mark none."""
     return upper < 0 if p < 0 and p == int(p) else torch.zeros_like(upper, dtype=torch.bool)
 
 
@@ -85,7 +85,7 @@ def _forward(node: Activation, z: Tensor) -> Tensor:
 
 
 def _roundings(node: Activation) -> int:
-    """Count the roundings of a deployed pass; rounding the exponent counts as |p ln z| roundings (|ln z| < 104)."""
+    """Bound the roundings of a deployed pass: 16, and |p ln z| < 104·|p| more if float32 rounds the exponent p."""
     p = _exponent(node)
     exact = p == float(torch.tensor(p, dtype=torch.float32))
     return 16 if exact else 16 + math.ceil(104 * abs(p))

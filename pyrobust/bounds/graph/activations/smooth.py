@@ -217,7 +217,7 @@ def _silu_slope(z: Tensor) -> Tensor:
 
 
 def _mish_parts(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return tanh(log(1 + eᶻ)) = (w² + 2w) / (w² + 2w + 2) for w = eᶻ, and its derivative; for large z, use 1/w."""
+    """Return tanh(log(1 + eᶻ)) and its derivative, by rational functions of eᶻ or, for z > 0, of e^(−z)."""
     small = torch.exp(-z.abs())
     square, rising = small.square(), z > 0
     size = torch.where(rising, 1 + 2 * small + 2 * square, square + 2 * small + 2)

@@ -90,8 +90,8 @@ class ActivationRow:
         differentiable: bounds to train with.
         lower_slopes: node → (least, most): on ranges with zero inside, every line through zero whose slope is in
             [least, most] is a lower bound. None for functions without lower bounds of this form.
-        slopes_below: node → (least, most), for native_code "prelu": bounds of the slope of a function that is z for z >
-            0, and slope·z for z < 0. They are float64 tensors that broadcast to [1, *shape].
+        slopes_below: node → (least, most), for native_code "prelu", whose function is z for z > 0, and s·z for z < 0:
+            bounds of the slope s. They are float64 tensors that broadcast to [1, *shape].
         kinks: node → the points where linear pieces meet; a range with such a point inside is unstable. None for a
             curved function, for which every range of more than one point is unstable.
         roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
@@ -100,9 +100,9 @@ class ActivationRow:
             the pass are relative to |f(z)| + offset. If the offset is positive, the pass does not overflow while |f(z)|
             is at most ``LARGEST`` times the largest float.
         exact_from: node → the smallest z from which a deployed forward pass no longer rounds; −inf if it never rounds.
-        defined: node → a function (lower, upper) → bool, whether the activation has a value on the whole range; node →
-            None if it has a value for all numbers. If the activation may have no value in a range, no bounds are known
-            for its layer, the layers after it and the network.
+        defined: node → None if the activation has a value for all numbers, else a function (lower, upper) → bool, which
+            tells whether the activation has a value on the whole range. If the activation may have no value in a range,
+            no bounds are known for its layer, the layers after it and the network.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None

@@ -39,7 +39,7 @@ def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = N
 
 
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Compute a product with a constant on either side."""
+    """Compute the matrix product of a node and a constant, in either order."""
     if isinstance(a, Node) and isinstance(b, Constant) and len(b.shape) == 2:
         return linear(lowering, a, b.moved(lambda w: w.mT))
     return product(lowering, a, b)
@@ -64,7 +64,7 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> tuple[Node]:
-    """Compute γ·(z − mean)/√(variance + ε) + β with running statistics, the first of the operator's results."""
+    """Compute γ·(z − mean)/√(variance + ε) + β with running statistics; leave out the operator's other results."""
 
     def along(constant: Constant) -> Constant:
         return constant.moved(lambda t: t.view(-1, *[1] * (len(z.shape) - 1)))
@@ -185,7 +185,7 @@ def scaled(lowering: Lowering, z: Node, scale: Constant | None, shift: Constant 
 
 
 def per_example(lowering: Lowering, constant: Constant, shape: tuple[int, ...]) -> Constant:
-    """Return a constant that broadcasts to one example; if it has a batch dimension, its rows must be equal."""
+    """Return a constant, without its batch dimension if it has one; its rows along this dimension must be equal."""
     value = constant.value()
     if value.dim() <= len(shape):
         return constant

@@ -76,7 +76,7 @@ def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: A
 
 
 def _has_no_interval(operand: Constant) -> bool:
-    """Whether calls on a constant are evaluated, not enclosed, because it was evaluated itself or holds integers."""
+    """Whether a constant allows no interval arithmetic: it comes from a function's float result, or holds integers."""
     return operand.is_evaluated or not operand.value().is_floating_point()
 
 

@@ -19,7 +19,8 @@ aten = torch.ops.aten
 def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_weight: str, of_result: str) -> Node:
     """Compute einsum("of_z, of_weight -> of_result"), with one letter for each dimension except the batch.
 
-    Dimensions that the result lacks are summed over; along a dimension that only z has, all weights are equal.
+    Dimensions that the result lacks are summed over. If the weight lacks a dimension of z, the same weights apply at
+    every index of this dimension.
     """
     size = dict(zip(of_weight, weight.shape, strict=True)) | dict(zip(of_z, z.shape, strict=True))
     groups = [d for d in of_z if d in of_weight and d in of_result]
@@ -133,7 +134,7 @@ def of_any_example(lowering: Lowering, constant: Constant, axis: int) -> Constan
 
 @lowers(aten.mv.default, aten.dot.default)
 def product(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Compute a matrix product with a constant on either side, broadcast as in ``torch.matmul``."""
+    """Compute the matrix product of a node and a constant, in either order, broadcast as in ``torch.matmul``."""
     if isinstance(a, Node) == isinstance(b, Node):
         raise lowering.unsupported("expected one factor that is constant")
     ranks = [len(factor.shape) + isinstance(factor, Node) for factor in (a, b)]

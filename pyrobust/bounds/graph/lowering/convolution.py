@@ -164,8 +164,9 @@ def _volume(
 ) -> Node:
     """Compute a convolution of [C, D, H, W].
 
-    For each output depth, the C·kd slices under the kernel become channels; the output depths lie one below the other
-    in one image. Outputs whose window reaches from one depth into the next are dropped.
+    For each output depth, the kernel covers kd slices of each of the C channels. These C·kd slices become the channels
+    of an image, and the images of all output depths lie one below the other in one large image. Outputs whose window
+    reaches from one depth into the next are dropped.
     """
     channels, _, height, _ = z.shape
     out, depth = lowering.out_shape(), weight.shape[2]

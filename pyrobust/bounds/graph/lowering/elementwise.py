@@ -214,13 +214,13 @@ _SHRUNK = (aten.sub.Tensor, Z, (aten.mul.Tensor, (aten.sign.default, Z), NUMBER)
 
 @lowers_together((aten.where.self, (aten.gt.Scalar, (aten.abs.default, Z), NUMBER), _SHRUNK, (aten.mul.Tensor, Z, 0)))
 def softshrink(lowering: Lowering, z: Node, bound: float) -> Node:
-    """Compute softshrink, which moves z towards 0 by at most ``bound``, as torch computes it."""
+    """Compute softshrink, which moves z towards 0 by at most ``bound``; torch traces it as several operations."""
     return activation(lowering, z, "softshrink", parameters=(bound,))
 
 
 @lowers_together((aten.div.Tensor, Z, (aten.add.Tensor, (aten.abs.default, Z), 1)))
 def softsign(lowering: Lowering, z: Node) -> Node:
-    """Compute softsign, z / (1 + |z|), as torch computes it."""
+    """Compute softsign, z / (1 + |z|), which torch traces as several operations."""
     return activation(lowering, z, "softsign")
 
 

@@ -1,7 +1,8 @@
 """Lowering rules of operators that only move elements: views, permutations, selections, concatenation, padding.
 
-One rule serves all of them: it numbers the elements and runs the operator itself on the numbers. The elements of
-    constants are numbered, too, so that a class token, for example, can be concatenated.
+One rule serves all of them: it numbers the elements and runs the operator itself on the numbers. The result shows where
+the operator moves each element. The elements of constants are numbered, too, so that a class token, for example, can be
+concatenated.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node
 
 
 def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Tensor]) -> Node:
-    """Rearrange the elements of nodes and constants by ``move``, which acts on their numbers; 0 is an inserted zero."""
+    """Move elements of nodes and constants as ``move`` moves their indices, which begin at 1; 0 is an inserted zero."""
     return _node_of(lowering, parts, move(*_numbered(lowering, parts)))
 
 
 def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
-    """Number the elements of several tensors from 1, example by example, the nodes first; shapes are kept.
+    """Number the elements from 1, in tensors of the same shapes: nodes first, example by example, then constants.
 
     The numbers are float64 tensors, because these hold the numbers exactly and every operator supports them.
     """
@@ -341,7 +342,7 @@ def padded(
 
 @lowers(aten.fill.Scalar, aten.fill.Tensor)
 def filled(lowering: Lowering, z: Node, value: float | Constant) -> Constant:
-    """Return a constant in the shape of the input."""
+    """Return a constant in the shape of the input, filled with ``value``."""
     shape = (lowering.batch, *z.shape)
     return Constant.arranged(lambda number: number.expand(shape), [as_constant(value)])
 

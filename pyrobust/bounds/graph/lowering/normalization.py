@@ -31,7 +31,7 @@ _MOST_DIFFERENCES = 1 << 24
 
 
 def _function(lowering: Lowering, z: Node, name: str) -> Node:
-    """Apply an elementwise function that a fused kernel computes."""
+    """Apply an elementwise function, and mark the node as not deployable, because a fused kernel computes it."""
     return dataclasses.replace(activation(lowering, z, name), deployable=False)
 
 
@@ -46,7 +46,7 @@ def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Nod
 
 
 def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
-    """Return z without the −inf that constants add or fill in, and a mask of the other elements (None if all are)."""
+    """Return z with the −inf of constants replaced by 0, and a mask of the other elements, or None without −inf."""
     source = z.inputs[0] if isinstance(z, Reshape) else z
     if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
         return z, None
@@ -77,7 +77,7 @@ def log_softmax(lowering: Lowering, z: Node, dim: int, option: object = None) ->
 
 
 def _sums_of_exponentials(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
-    """Compute 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for every element i, [1, 1, P]; elements of a row along ``dim`` are adjacent."""
+    """Compute 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for every element i, where j runs over i's row along ``dim``; it is [1, 1, P]."""
     if not dim % (len(z.shape) + 1):
         raise lowering.unsupported("it mixes the examples of a batch")
     count = z.shape[dim % (len(z.shape) + 1) - 1]
@@ -106,7 +106,7 @@ def _last(t: Tensor, dim: int) -> Tensor:
 
 
 def _back(lowering: Lowering, z: Node, shape: tuple[int, ...], dim: int) -> Node:
-    """Reshape rows, taken along a dimension of the batched tensor, back to the shape of this tensor."""
+    """Turn rows, taken along a dimension of the batched tensor, back into a tensor of this shape."""
     turned = list(_last(torch.empty(1, *shape, device="meta"), dim).shape[1:])
     return moved(lowering, z, lambda t: t.reshape(len(t), *turned).movedim(-1, dim))
 
