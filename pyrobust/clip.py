@@ -42,13 +42,14 @@ ClipArgument: TypeAlias = tuple[Any, Any] | Literal[Omitted.OMITTED] | None
 """The argument ``clip`` of an attack."""
 
 LIMIT: Final = 2.0**120
-"""The ends that native code gets for infinite ones: finite in float32, with sums of squares finite in float64."""
+"""Native code gets ±LIMIT for ±inf: LIMIT is finite in float32, and sums of its square are finite in float64."""
 
 
 def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
     """Return the ends of an attack's clip range from its three arguments.
 
-    The ends are two finite numbers, or -inf and inf for no limit, or two float64 tensors that broadcast to one example.
+    The ends are two finite numbers, or -inf and inf for no limit, or two float64 tensors that broadcast to the shape of
+    one example.
 
     >>> attack_ends(0.0, 1.0, OMITTED), attack_ends(0.0, 1.0, (-1, 1)), attack_ends(0.0, 1.0, None)
     ((0.0, 1.0), (-1.0, 1.0), (-inf, inf))
@@ -71,7 +72,7 @@ def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
 
 
 def joined(low: Any, high: Any) -> tuple[Any, Any] | None:
-    """Return the ends of an attack's clip range in the form of the argument ``clip``.
+    """Return the ends of an attack's clip range as its argument ``clip``: (low, high), or None for no limit.
 
     >>> joined(0.0, 1.0), joined(-math.inf, math.inf)
     ((0.0, 1.0), None)
@@ -89,7 +90,7 @@ def finite_ends(low: float, high: float) -> tuple[float, float]:
 
 
 def need_range(what: str, clip: tuple[Any, Any] | None) -> None:
-    """Raise InputError if there is no clip range, although ``what`` needs a range.
+    """Raise InputError if ``clip`` is None; the message says that ``what`` needs a clip range.
 
     >>> need_range("HopSkipJump", None)
     Traceback (most recent call last):
@@ -100,7 +101,7 @@ def need_range(what: str, clip: tuple[Any, Any] | None) -> None:
 
 
 def stored_clip(clip: Sequence[Any] | None) -> list[Any] | None:
-    """Return a clip range in the form of a run's parameter: two numbers, or two nested lists of equal shape.
+    """Return a clip range as runs store it: two numbers, or two nested lists of equal shape.
 
     >>> stored_clip((0.0, 1.0)), stored_clip((0.0, (1.0, 2.0))), stored_clip(None)
     ([0.0, 1.0], [[0.0, 0.0], [1.0, 2.0]], None)
@@ -139,7 +140,7 @@ def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
 def clip_ends(
     clip: ClipRange | None, shape: tuple[int, ...], device: torch.device | str = "cpu"
 ) -> tuple[float, float] | tuple[Tensor, Tensor]:
-    """Return the ends of the clip range: two floats (±inf if clip is None), or two tensors [n] for this shape."""
+    """Return the ends of a clip range: floats (±inf if clip is None), or tensors [n] for ``shape``'s n elements."""
     checked = checked_clip(clip)
     if checked is None:
         return -math.inf, math.inf

@@ -42,8 +42,8 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: whether y is the class that an attack aims at. If so, a row that predicts y is ``FOOLED``.
-        both: whether correct rows may be ``CLOSE``, too; wrong rows always may. False suffices for an attack, which has
-            to confirm only that the model is fooled.
+        both: if True, both correct and wrong rows may be ``CLOSE``; if False, only wrong rows may. False suffices for
+            an attack, which has to confirm only that the model is fooled.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)
@@ -55,9 +55,9 @@ class Judge:
     """Predicts classes, and says where a model is correct, by the rule of ``pyrobust.correctness``.
 
     Args:
-        runner: the model's runner.
-        logits: function from a batch [N, ...] on the runner's device to logits [N, K], called inside a session of the
-            runner; default: the runner's function.
+        runner: the ``Runner`` that runs the model.
+        logits: function that maps a batch [N, ...] on the runner's device to logits [N, K]. It is called inside
+            ``runner.session``, so the model is in evaluation mode. By default, ``runner.logits`` computes the logits.
 
     >>> judge = Judge(Runner(lambda x: torch.cat([x, -x], dim=1)))
     >>> judge.correct(torch.tensor([[1.0], [-1.0], [float("nan")]]), torch.tensor([0, 0, 0])).tolist(), judge.rows
@@ -109,7 +109,7 @@ class Judge:
         return bool(predicted_classes(self._logits(x))[0] == y[0])
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
-        """Return predicted classes; rounding cannot change whether they equal y or, without y, which they are."""
+        """Return predicted classes; with y, rounding may change a class, but not whether it equals y."""
         self.runner.follow(x)
         with torch.inference_mode(False):  # the session leaves a caller's inference mode and writes to this tensor
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")

@@ -1,7 +1,7 @@
 """Environment variables that torch's libraries read once, prepared when pyrobust is imported.
 
-The code uses only modules that Python has already loaded. The import of any other module takes time, and Ctrl-C during
-this time would show a traceback.
+The code uses only modules that Python has already loaded, since the import of any other module takes time. The command
+``pyrobust`` does not handle Ctrl-C yet at this stage, so Ctrl-C during such an import would show a traceback.
 """
 
 import os
@@ -12,7 +12,7 @@ CUBLAS_WORKSPACE = ":4096:8"
 
 
 def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
-    """Set cuBLAS's variable at import if it is unset, since torch reads it at the first matrix product."""
+    """Set CUBLAS_WORKSPACE_CONFIG if it is unset, before torch reads it at the first matrix product."""
     environment.setdefault(CUBLAS_VARIABLE, CUBLAS_WORKSPACE)
 
 

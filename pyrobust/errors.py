@@ -52,9 +52,9 @@ class InputError(_ArgumentError, ValueError):
     """An argument has a value, shape or range that the call cannot use.
 
     Args:
-        argument: the name of the argument, or the names of several arguments, joined by ", ". If the message is to
-            begin with the function, pass ``function: argument``. If the error is not about an argument, ``argument`` is
-            the whole message, and the other fields are empty.
+        argument: the name of the argument, or the names of several arguments, joined by ", ". To name the function at
+            the beginning of the message, pass ``function: argument``. If the error is not about an argument, pass the
+            whole message as ``argument``, and leave the other fields empty.
         expected: the expected value.
         got: the value, or a text about it.
         hint: what to do.
@@ -62,8 +62,9 @@ class InputError(_ArgumentError, ValueError):
         where: the place within the argument: a file, a data set, an image.
 
     Attributes:
-        function, argument, expected, got, hint, problem, where: texts, empty if the message has no such part. Assigning
-            to an attribute changes the message: a new ``argument`` replaces the name shown.
+        function, argument, expected, got, hint, problem, where: texts, empty if the message has no such part. If an
+            attribute is assigned, the message changes accordingly. For example, the message shows the new ``argument``
+            in place of the old one.
 
     >>> error = InputError("sigma", "a finite number above 0", -1.0)
     >>> error

@@ -53,12 +53,13 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     tensors, its attributes, the members of its classes, and the global variables that the classes' code uses. The
     logits on one row of the ``x`` that was passed at capture are compared, too. A changed model is captured again. Some
     models are captured at every call: models with forward hooks, models with a part that cannot be compared (such as an
-    attribute that is an object of a user-defined class), and models that call functions that look up computed names
-    (such as ``getattr``). A captured network takes about three times the memory of the model's parameters.
+    attribute that is an object of a user-defined class), and models that use ``getattr`` or another function that can
+    look up a name computed at run time. A captured network takes about three times the memory of the model's
+    parameters.
 
     Changes of anything else that a forward pass reads (files, environment variables, and the code and settings of
-    torch) are noticed only if the compared logits differ. No other thread may run or change the model during a
-    call: ``torch.export`` puts tensors without values in place of the model's parameters while it captures.
+    torch) are noticed only if the compared logits differ. No other thread may run or change the model during a call.
+    While ``torch.export`` captures, it puts tensors without values in place of the model's parameters.
 
     Args:
         model: a module that ``BoundedModel`` supports.

@@ -60,7 +60,8 @@ class Choices:
 
     Args:
         points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p. The first
-            point of each part is this part of the example itself. A part with fewer than K points repeats one of them.
+            point, ``points[b, 0, p]``, is part p of the example itself. A part with fewer than K points repeats one of
+            them.
         changes: largest number of parts that may differ from their first points, one number for all examples or one for
             each example; None for no limit.
 

@@ -1,9 +1,9 @@
 """Descriptions of the bounding methods based on linear relaxation, and the interface of the engines that run them.
 
 Every engine computes two kinds of bounds. Interval arithmetic gives the ranges of all layers, one layer after another.
-A backward pass through the relaxations of earlier layers bounds linear functions of a layer's neurons. A ``Method``
-states which of these bounds are used. The engines handle everything else: input sets, rounding errors, memory and the
-choice of kernels. So a method that uses only these bounds is defined by its ``Method``.
+A backward pass gives bounds of linear functions of a layer's neurons; it goes through the relaxations of earlier
+layers. A ``Method`` states which of these bounds are used. The engines handle everything else: input sets, rounding
+errors, memory and the choice of kernels. So a method that uses only these bounds is defined by its ``Method``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class Method:
         refines: whether a backward pass refines the range of each hidden neuron on which a function is unstable; later
             layers then use the refined ranges. All other hidden neurons keep their interval ranges.
         to_input: whether the backward pass of the specification runs to the input, through the relaxation of every
-            function on the way, and is concretized on the input set. Otherwise, it ends at the first nonlinear
-            functions, and is concretized on their ranges.
-        slope_search: how each row of the specification optimises its own lower slopes, starting from the slopes of the
-            other methods; None if all rows share those slopes.
+            function on the way, and is concretized on the input set. Otherwise, the pass stops at the nonlinear
+            functions that it meets first on its way back from the outputs, and is concretized on the ranges of their
+            values.
+        slope_search: how the lower slopes are optimised, for each row of the specification separately; the search
+            starts from the slopes that the other methods use. None if all rows share these slopes.
     """
 
     name: str
@@ -73,11 +74,11 @@ METHODS = {method.name: method for method in (IBP, CROWN_IBP, CROWN, ALPHA_CROWN
 
 
 class BoundEngine(Protocol):
-    """An engine bounds specification rows of one graph by any method."""
+    """An engine that bounds, by any method, the products of specification rows with the outputs of one graph."""
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Return bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; upper bounds are +inf without ``with_upper``.
+        """Return bounds [B, S], on the CPU, of the products of rows [S, K] or [B, S, K] with the outputs.
 
-        Without rows, the outputs themselves are bounded. If the query's ``watch`` ends the work early, the bounds not
-        yet computed are infinite or interval bounds.
+        Without rows, the outputs themselves are bounded. Without ``with_upper``, the upper bounds are +inf. If the
+        query's ``watch`` ends the work early, the bounds not yet computed are infinite or interval bounds.
         """

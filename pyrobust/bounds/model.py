@@ -456,7 +456,7 @@ class BoundedModel:
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Tensor:
-        """Prove that all inputs of each set are classified as y: bool [B].
+        """Return whether all inputs of each set are proved to be classified as y, as a bool tensor [B].
 
         The set contains x itself, so a misclassified example is never certified.
 
@@ -497,10 +497,10 @@ class BoundedModel:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
         Every returned radius is proved. The search ends once the largest radius to try is proved, at the time limit, or
-        after 100 rounds. It also ends once a proof has failed at a radius that exceeds the returned radius by at most
-        2⁻²⁰·largest (without ``largest``, by at most 2⁻²⁰·max(1, radius)). No radius is inferred from a proof at
-        another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are monotone; their radius
-        is a margin divided by a slope.
+        after 100 rounds. It also ends once a proof has failed at a radius only slightly above the returned radius: the
+        difference is at most 2⁻²⁰·largest (without ``largest``, at most 2⁻²⁰·max(1, radius)). No radius is inferred
+        from a proof at another radius, because bounds are not monotone in epsilon. Only "lipschitz" bounds are
+        monotone; with this method, the radius is computed without a search, as a margin divided by a slope.
 
         Args:
             x: [B, ...], in the clip range.
@@ -614,7 +614,8 @@ class BoundedModel:
             y: [B], the labels.
             epsilon: radius of the balls, as for ``bounds``.
             methods: names among "lipschitz", "ibp", "crown-ibp", "crown" and "alpha-crown", each at most once, in the
-                order in which they run; default: the methods that the option ``method`` stands for.
+                order in which they run. Default: the option ``method``, whose default "cascade" stands for "ibp",
+                "crown-ibp" and "crown".
             attack: a function, for example ``PGD(model, epsilon).generate``. It is called as attack(x, y) with the
                 undecided examples, and returns x_adv in the ball and the clip range. An example is falsified if the
                 model misclassifies x_adv.
@@ -649,7 +650,7 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples for the model: float64 becomes float32 without rounding, unless the model takes float64."""
+        """Return examples for the model, with float64 cast to float32 (which must be exact) unless it takes float64."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
@@ -660,7 +661,7 @@ class BoundedModel:
         return _Sets(x, epsilon, x_lower, x_upper, choices)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
-        """Split a batch so that each part fits a share of the memory limit; C has ``row_numbers`` elements per set."""
+        """Split a batch into parts that fit a share of the memory limit, given the number of elements of C per set."""
         tensors = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
         if options.memory_limit is not None and isinstance(sets.choices, Choices):
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)

@@ -18,9 +18,10 @@ def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
 
     The spec names one of:
 
-    - a class of attacks, or a function that returns an attack, of pyrobust or of another library. It is called with the
-      arguments model, epsilon (or eps), norm, clip_min, clip_max, grid, seed, batch_size, device and dtype, except
-      arguments that it does not accept by name. If values have no limits, clip=None replaces clip_min and clip_max;
+    - a class of attacks, or a function that returns an attack; both may come from pyrobust or from another library. The
+      class or function is called with those of the arguments model, epsilon (or eps), norm, clip_min, clip_max, grid,
+      seed, batch_size, device and dtype that it accepts by name. If values have no limits, clip=None replaces clip_min
+      and clip_max;
     - a function (model, x, y) → x_adv, such as a function of adversarial-lib; or
     - an attack object of another library that is made without a model, such as an attack of foolbox.
 

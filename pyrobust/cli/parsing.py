@@ -179,9 +179,9 @@ def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -
     """Parse I/K, for shard I of K; "auto" takes I and K from the variables of a Slurm job array or of torchrun.
 
     ``auto/K`` takes only I from the variables. ``auto`` accepts a Slurm array only if its indices are 1-K, with K at
-    least 2, because the size of an array that resubmits only some tasks, such as 3,5, is not the number of shards. An
-    array 1-2 may also resubmit a part of a larger array; only the folder of the run shows whether it does
-    (`pyrobust.runs.shards.check_siblings`).
+    least 2. An array with other indices, such as 3,5, may resubmit only some tasks, and its size is then not the number
+    of shards. An array 1-2 may also be the resubmitted part of a larger array; only the folder of the run shows whether
+    it is (`pyrobust.runs.shards.check_siblings`).
 
     >>> parse_shard("2/3")
     (2, 3)

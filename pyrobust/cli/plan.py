@@ -35,7 +35,7 @@ class _Pilot:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """Planned sweep; images=None means the size of the pilot's data set, chunk=None the size of the pilot's chunks."""
+    """A planned sweep; None stands for the size of the pilot's data set, or for the size of the pilot's chunks."""
 
     workers: list[int]
     images: int | None
@@ -114,11 +114,12 @@ def plan(
 ) -> None:
     """Estimate the cost, the time and the yield of a sweep before running it.
 
-    Recovers the probabilities behind a certification's radii and simulates three sampling methods: a fixed n, a
-    confidence sequence, and the hybrid of both. Prints the number of samples, the shares of certified and undecided
-    images and the exact error probability of each method, and recommends a method. With --workers, also prints the wall
-    time and the worker-hours of the sweep, computed from the pilot's seconds; this works for runs of every kind. Each
-    log gets its own plan; the shards of one sweep get a single plan.
+    From the radii of a certification, recovers the probability of each image's top class, and with these probabilities
+    simulates three sampling methods: a fixed n, a confidence sequence, and the hybrid of both. For each method, prints
+    the number of samples, the shares of certified and undecided images and the exact error probability; then recommends
+    a method. With --workers, also prints the wall time and the worker-hours of the sweep. They are computed from the
+    time that the pilot took for its images, and can be computed for runs of every kind. Each log gets its own plan; the
+    shards of one sweep get a single plan.
 
     Example: pyrobust plan cohen_sigma0.25.tsv --radii 0.25,0.5
 
@@ -224,7 +225,7 @@ def _compare(
 
 
 def _run_without_votes(paths: Sequence[Path]) -> Run | None:
-    """Return the first run if it serves to plan time but not sampling; None for text logs and runs with votes."""
+    """Return the run of the first file; None for a text log or a run with votes, which can plan the sampling, too."""
     from pyrobust.runs.kinds.certify import Certify
     from pyrobust.runs.reader import is_run
     from pyrobust.runs.run import Run
@@ -302,7 +303,7 @@ def _times_of_methods(
 
 
 def _with_votes(log: CertificationLog, stored: dict[str, float | None]) -> CertificationLog:
-    """Return a log with the n, alpha and sigma behind its radii; refuse a log if its votes cannot be recovered."""
+    """Return the log with the n, alpha and sigma that explain its radii; raise InputError for a sequential run."""
     if log.sampled_by_votes:
         raise InputError(
             describe_path(log.path),

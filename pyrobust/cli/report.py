@@ -133,14 +133,15 @@ def report(
     """Compare certifications and attacks in tables and figures, for the terminal, a paper or a program.
 
     Ranks the classifiers by the probability of the correct class under noise (p_A); also shows certified accuracy and
-    the average certified radius. Writes certified_accuracy and survival (png, pdf, svg) and table (md, tex, csv, json).
+    the average certified radius. Writes the figures certified_accuracy and survival (png, pdf, svg), where survival
+    shows the survival curves of p_A, and a table named table (md, tex, csv, json).
 
-    Robust accuracy is bounded from above by runs of attack, and from below by runs of verify. Writes the bounds as
-    robust_accuracy (png, pdf, svg) and robustness (md, tex, csv, json).
+    Robust accuracy is bounded from above by runs of attack, and from below by runs of verify. Writes these bounds as
+    the figure robust_accuracy (png, pdf, svg) and the table robustness (md, tex, csv, json).
 
-    For verdicts on threats (this library's, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo, CSV), writes a
-    figure of the success rates, success_rate (png, pdf, svg), and the tables threats, judges, agreement and models (md,
-    tex, csv, json).
+    Verdicts on threats may come from this library, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo or a CSV
+    file. For them, writes the figure success_rate (png, pdf, svg), which shows the success rates, and the tables
+    threats, judges, agreement and models (md, tex, csv, json).
 
     With --html, writes one page for a browser: curves with bands, worst and best examples, a table of all examples, the
     audit, and how to repeat the runs. An earlier page is overwritten, any other file only with --replace.
@@ -331,7 +332,7 @@ def _parse_formats(text: str | None) -> list[str]:
 
 
 def _examined(log: CertificationLog) -> CertificationLog:
-    """Return the log with its faults as findings, for the table's notes; drop n or alpha if the log contradicts it."""
+    """Return the log with the faults that an audit finds, and without an n or alpha that the audit doubts."""
     from pyrobust.evaluation import audit
 
     result = audit(log)
@@ -397,7 +398,7 @@ def _read_threats(
 def _table_options(
     verdicts: ThreatVerdicts, by: str | None, judge: str | None, k: int | None, budget: int | None
 ) -> dict[str, Any]:
-    """Return the arguments of `threat_tables` that the options give."""
+    """Return the keyword arguments of `threat_tables` that the command's options set."""
     names = None if by is None else [name.strip() for name in by.split(",")]
     for name in names or ():
         if name not in verdicts.names:

@@ -31,7 +31,8 @@ def missing(
     Standard error says what each of these shards lacks. Shards that a process is writing now are named only on standard
     error, because they may still be completed, and because a second process cannot write them.
 
-    For a run that is not divided into shards, prints the numbers, from 1, of the missing chunks.
+    For a run that is not divided into shards, prints the numbers of the missing chunks; the first chunk of a run has
+    number 1.
 
     Example: pyrobust missing runs/
     """
@@ -66,7 +67,7 @@ def merge(
         bool, typer.Option("--partial", help="Merge what there is of unfinished and missing shards.")
     ] = False,
 ) -> None:
-    """Merge the shards of a sweep into one run, with the results of a single process.
+    """Merge the shards of a sweep into one run, with the results that a single process would have given.
 
     Nothing is overwritten, and the file is written whole or not at all. With --partial, the merged run can be read but
     not resumed; instead, resume its shards and merge again.

@@ -82,7 +82,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heeding_termination() -> Iterator[None]:
-    """Raise Terminated on SIGTERM, so that committed work can be reported, unless the process has its own handler."""
+    """Raise Terminated on SIGTERM, so that committed work can be reported; leave a process's own handler in place."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -173,7 +173,7 @@ def check_outputs(
     """Raise InputError unless the files may be written; called before any work is done.
 
     ``files`` are pairs of an option and the file that the option names. An existing file is overwritten without
-    ``--replace`` if it starts with the bytes that ``begins`` gives for its option.
+    ``--replace`` if it starts with the bytes that are listed for its option in ``begins``.
     """
     from pyrobust.zoo.files import check_output
 

@@ -70,7 +70,7 @@ def run_name(
 
 
 def named_file(out: str | None) -> Path | None:
-    """Return the file that ``--out`` names; None if ``--out`` is omitted or names a folder (which exists or ends in /).
+    """Return the file that ``--out`` names; None if ``--out`` is omitted, names an existing folder or ends in /.
 
     >>> named_file("run.db"), named_file("runs/"), named_file(None)
     (PosixPath('run.db'), None, None)
@@ -117,7 +117,7 @@ def executor_of(on: str | None, devices: str | None, device: str | None) -> tupl
 
 @contextlib.contextmanager
 def naming_executor(on: str | None) -> Iterator[None]:
-    """In errors about the executor, name the option that the executor comes from."""
+    """Change errors about the executor or the device so that they name the command's option."""
     try:
         yield
     except InputError as error:
@@ -130,9 +130,9 @@ def naming_executor(on: str | None) -> Iterator[None]:
 def resumable(path: Path, shard: str | None = None, out: str | None = None) -> Iterator[Report]:
     """Yield the function that reports a sweep's progress; if the sweep is interrupted, say how to resume it, and exit.
 
-    ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. If ``shard`` is auto, or if it is
-    given and ``out`` is a folder, all shards in the folder must belong to one sweep. This is checked before the first
-    image.
+    ``shard`` and ``out`` are the texts of the options ``--shard`` and ``--out``. All shards in the folder of ``path``
+    must belong to one sweep if ``shard`` is auto or auto/K, or if ``shard`` is given and ``out`` is a folder. This is
+    checked before the first image.
     """
     from pyrobust.runs.progress import sweep_reporting
 
@@ -196,7 +196,7 @@ def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[
 
 
 def _checking_siblings(report: Report, path: Path) -> Report:
-    """Check the shard's folder at the first report; the file then has a header, but no rows unless it was resumed."""
+    """Return a function that checks the shards in the run's folder before its first call of ``report``."""
     checked = False
 
     def forward(now: SweepProgress) -> None:
@@ -232,7 +232,7 @@ def check_json(
     *,
     json_begins: bytes = _SUMMARY_BEGINS,
 ) -> None:
-    """Raise InputError unless the files of ``--json`` and ``--plot`` may be written, before any work is done.
+    """Raise InputError, before any work is done, unless the files of ``--json`` and ``--plot`` may be written.
 
     ``inputs`` are files that are never overwritten, including the run. An existing JSON file that starts with the bytes
     ``json_begins`` is overwritten even without ``--replace``.
@@ -294,7 +294,7 @@ def _write_summary(run: Run, json_file: str, curve: RobustnessCurve | None) -> N
 
 
 def note_guessing(run: Run, model: str, weights: Path | None) -> None:
-    """Print a warning if a user's model without a weight file is correct no more often than a guess."""
+    """Print a warning if a user's model, loaded without a weight file, is no better than a random guess."""
     if weights is not None or model.startswith("zoo:") or len(run) < _ENOUGH:
         return
     classes = run.parameters["num_classes"]

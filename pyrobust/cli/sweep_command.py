@@ -70,7 +70,7 @@ class Call:
         return self._values[name]
 
     def chosen(self, *names: str) -> dict[str, Any]:
-        """Return the values of some options, as arguments of a function."""
+        """Return the values of the named options by name, to be passed as keyword arguments."""
         return {name: self[name] for name in names}
 
     def refuse(self, *names: str, why: str) -> None:
@@ -141,7 +141,8 @@ def sweep_command(
             counts.
         options: options that belong to no kind, by name; they come after the options of the kinds.
         shared: names of the options of ``SweepSettings`` that the command has.
-        elsewhere: options of other commands, which are passed to ``offering``.
+        elsewhere: options of other commands, by name. If the user gives one, this command ends and names the other
+            command (see ``offering``).
     """
     offered: dict[str, Option] = {"model": MODEL, "data": DATA, "weights": WEIGHTS}
     of_sweep = {name: SHARED[name] for name in shared}

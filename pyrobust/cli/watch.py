@@ -48,9 +48,9 @@ def watch(
     """Follow a run while a sweep writes it: progress, time left, abstentions, failures and rates so far.
 
     Only reads the run, so the sweep never waits. The sweep may run on another terminal, and may be killed and resumed.
-    With --order random, each rate comes with bounds on its value for the complete run. The bounds hold with probability
-    0.95 at all moments together, so it is sound to stop early because of them. For a sweep in the order of the data,
-    there are no bounds.
+    With --order random, each rate comes with bounds on its value for the complete run. With probability 0.95, the
+    bounds of a rate are correct at all moments of the run at once, so it is sound to stop early because of them. For a
+    sweep in the order of the data, there are no bounds.
 
     Ends when the run is done, or with Ctrl-C. Where the output is not a terminal, prints a line for every change.
 
@@ -118,7 +118,7 @@ def _follow(watcher: RunWatcher, html: Path | None, interval: float) -> None:
 
 
 class _Page:
-    """The report's page of a run; it is rewritten when enough time has passed since the last time."""
+    """The report page of a run; it is written again when enough time has passed since it was last written."""
 
     def __init__(self, html: Path, path: Path) -> None:
         self.html, self.path = html, path
@@ -253,7 +253,7 @@ def _drawn(path: str, state: RunState | None) -> RenderableType:
 
 
 def _is_bounded(state: RunState) -> bool:
-    """Whether the bounds say more than the rates; in a complete run, both are equal."""
+    """Whether there are bounds that say more than the rates; in a complete run, the bounds equal the rates."""
     return state.bounded > 0 and state.state != "done"
 
 

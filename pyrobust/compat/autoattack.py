@@ -11,8 +11,8 @@ Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattac
   inside the ball and [0, 1];
 - images outside [0, 1] are an error, but the reference clips them;
 - the model runs in evaluation mode, then returns to its own mode; it is moved to ``device`` permanently;
-- with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no
-  attack uses more target classes than exist;
+- with fewer than four classes, the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``; no attack
+  uses more target classes than there are;
 - the default device is that of the model, or, for a callable, the GPU if there is one;
 - the state is written after each attack, in a different format.
 
@@ -73,7 +73,7 @@ class AutoAttack:
         attacks_to_run: with version="custom", names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
         version: "standard", "plus", "rand" or "custom".
         is_tf_model: not supported.
-        device: where to run, and where a module is moved; default: where the module is, or, for a callable, the GPU if
+        device: where to run; a module is moved there. Default: where the module is, or, for a callable, the GPU if
             there is one.
         log_path: file to append the printed lines to.
 
@@ -295,7 +295,7 @@ class AutoAttack:
             return_labels: whether to return the model's predictions as well.
 
         Returns:
-            Name of the attack → the result of ``run_standard_evaluation``.
+            A dictionary: name of the attack → the result of ``run_standard_evaluation`` with this attack alone.
 
         Raises:
             InputError: values out of range.
@@ -393,7 +393,7 @@ class _OwnEpsilons(NativeAutoAttack):
 
 
 class _Reporting(_OwnEpsilons):
-    """AutoAttack that prints the lines that the reference prints about batches and flags."""
+    """AutoAttack that prints the reference's lines: one for each finished batch, and a warning for each flag."""
 
     def __init__(self, face: AutoAttack, bs: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -1,6 +1,6 @@
 """The settings of AutoAttack's attacks, under the reference implementation's names.
 
-An unknown name is an error. ``verbose`` is accepted and has no effect.
+Setting a name that the settings do not have is an error. ``verbose`` is accepted and has no effect.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class APGDSettings(AttackSettings):
             x_init: not supported.
 
         Returns:
-            x_best [N, ...], the first point that fools the model or, if there is none, the point of highest loss; acc,
-            bool [N], whether x_best is classified correctly; the loss [N] of x_best ("apgd-t": the untargeted DLR
-            loss); and x_best again.
+            The tuple (x_best, acc, loss, x_best). x_best [N, ...] is the first point that fools the model or, if there
+            is none, the point of highest loss. acc, bool [N], says whether x_best is classified correctly. loss [N] is
+            the loss of x_best; for "apgd-t", it is the untargeted DLR loss.
 
         Raises:
             InputError: an ``x_init``.

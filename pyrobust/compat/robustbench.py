@@ -62,7 +62,7 @@ class ModelInfo:
     Attributes:
         name: name of the model; if the file does not state it, the name of the file.
         dataset: name, such as "cifar10".
-        eps: radius, None if the file has none; a fraction such as "8/255" in the file is evaluated.
+        eps: radius; None if the file has none. A fraction in the file, such as "8/255", is converted to a number.
         clean_accuracy, robust_accuracy: shares in [0, 1]; robust accuracy is the one under AutoAttack. None if the file
             has none.
         fields: the whole content of the file.
@@ -102,20 +102,21 @@ def benchmark(
         to_disk: write ``model_info/DATASET/THREAT/MODEL_NAME.json`` in the working directory.
         model_name: required with to_disk.
         data_dir: folder with the test set: ``DATASET.npz`` with arrays x and y (``pyrobust.zoo.load_data``).
-        device: where to run, and where the model is moved; default: where the model is.
+        device: where to run; the model is moved there. Default: where the model is.
         batch_size: rows per forward pass.
         eps: radius of the ball, required.
         log_path: file to which AutoAttack's lines are appended.
         preprocessing: not supported; give the images as the model takes them.
-        data: the test set in place of the file: any data that ``attack_dataset`` takes, or a spec such as "npz:FILE".
+        data: the test set, instead of the file in ``data_dir``: any data that ``attack_dataset`` takes, or a spec such
+            as "npz:FILE".
 
     Returns:
         (clean accuracy, robust accuracy), each in [0, 1].
 
     Raises:
         InputError: a value out of range, or a threat model or an argument that is not supported.
-        FileFormatError: a missing or broken data file, or an existing file at the path of the model info that is not
-            a model info file.
+        FileFormatError: a missing or broken data file; or an existing file at the path of the model info that holds
+            something else.
         StoreError: the model info cannot be written.
 
     >>> import contextlib, io

@@ -10,9 +10,9 @@ Change ``from core import Smooth`` to ``from pyrobust.compat.smoothing import Sm
 - bounds and radii are rounded down;
 - the base classifier's train/eval mode is restored after every call.
 
-What forks added to the reference is supported, too: the arguments ``device``, ``mode`` and ``beta`` (MACER, CAT-RS),
-the methods ``confidence_all`` and ``confidence_top2`` (CAT-RS), and classifiers that return a tuple with the logits
-first.
+Features that forks added to the reference are supported, too: the arguments ``device``, ``mode`` and ``beta`` (MACER,
+CAT-RS), the methods ``confidence_all`` and ``confidence_top2`` (CAT-RS), and classifiers that return a tuple with the
+logits first.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _MODES = ("hard", "gaussian")
 class Smooth:
     """A smoothed classifier g, with the reference implementation's methods.
 
-    The noise is keyed by a 64-bit hash of the seed and of x's shape and values, as in ``RandomizedSmoothing`` if no
-    indices are given. A draw of n samples for x also depends on how many draws this object has made for x before. This
-    number takes the place of the image index. So with one seed:
+    The noise for an image x has a key: a 64-bit hash of the seed and of x's shape and values. ``RandomizedSmoothing``
+    forms the key in the same way if it gets no image indices. A draw of n samples for x also depends on how many draws
+    this object has made for x before. This number takes the place of the image index. With one seed, this has the
+    following consequences:
 
     - two images share noise only if their keys coincide, even across objects and processes. The keys of a pair coincide
       with probability 2^-64. The results for two images are therefore as independent as with fresh noise, so different
@@ -56,13 +57,14 @@ class Smooth:
       independent result, give another seed.
 
     Args:
-        base_classifier: maps a batch [N, C, H, W] to logits [N, num_classes], an object with ``.logits``, or a tuple or
-            list with the logits first and no second tensor of their shape.
+        base_classifier: maps a batch [N, C, H, W] to logits [N, num_classes]. Instead of the logits, it may return an
+            object with ``.logits``, or a tuple or list whose first element, and no other, is a tensor of the logits'
+            shape.
         num_classes: number of classes.
         sigma: standard deviation of the Gaussian noise, positive.
         device: where to run; default: where the classifier is.
         mode: "hard" or "gaussian"; both count votes of the arg-max under Gaussian noise.
-        beta: accepted for MACER's scripts; votes of the arg-max do not depend on this factor of the logits.
+        beta: factor of the logits, accepted for MACER's scripts; the votes are for the arg-max and do not depend on it.
         seed: random seed of the noise, in [0, 2**64).
 
     Raises:
@@ -178,7 +180,7 @@ class Smooth:
         return self._draw(x, (num,), batch_size)[0]
 
     def _draw(self, x: Tensor, numbers: Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
-        """Return the votes [num_classes] of several draws with these numbers of samples; the draws share batches."""
+        """Return the votes [num_classes] of several draws, the i-th of ``numbers[i]`` samples; they share batches."""
         x = float_tensor("x", x)
         x = x[0] if x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)
@@ -199,8 +201,8 @@ class Smooth:
         """Return the smoother for the current attributes and for images on a device.
 
         Scripts may change attributes, move the classifier or load other weights between calls. While nothing changes,
-        the runner is reused: it counts batches and, after some of them, probes the model's rows again. A new runner
-        would start this count anew.
+        the smoother is reused with its runner. The runner counts batches and, after some of them, probes again whether
+        the rows of a batch depend on each other. A new runner would start this count anew.
         """
         if self.mode not in _MODES:
             raise InputError(
@@ -245,7 +247,7 @@ class _LogitsOf(nn.Module):
 
 
 def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
-    """Return the classifier's output or, if that is a tuple or list that begins with the logits, the logits."""
+    """Return the classifier's output; if that is a tuple or list that begins with the logits, only the logits."""
     output = classifier(batch)
     if not isinstance(output, tuple | list) or hasattr(output, "logits"):
         return output

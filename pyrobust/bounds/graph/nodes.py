@@ -27,7 +27,8 @@ class Node:
         inputs: nodes from which it is computed.
         known: (lower, upper) bounds on its values that hold for every input in real arithmetic, such as (0, inf) for a
             sum of squares.
-        deployable: whether ``semantics="float32"`` covers the node's original operator; False for fused kernels.
+        deployable: whether bounds with ``semantics="float32"`` cover the operator that the node comes from; False if
+            torch computes it in a fused kernel.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Scale(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Gather(Node):
-    """A selection of elements of its inputs: element i is element index[i] of all inputs, flattened and concatenated.
+    """A selection of its inputs' elements: element i is the one at index[i] in the inputs, flattened and concatenated.
 
     index is int64, of the node's shape; -1 selects the constant 0. ``Reshape`` is the special case that keeps every
     element in order.
@@ -91,7 +92,7 @@ class Gather(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sort(Gather):
-    """Sorts disjoint pairs in ascending order: element i is the smaller or larger of a pair in the last input.
+    """The elements of the last input, with disjoint pairs put in ascending order; elements in no pair stay in place.
 
     The last input holds the elements. For each pair (a, b), the other two inputs hold the smaller element, a − relu(a −
     b), and the larger one, b + relu(a − b). The node gathers its elements from the inputs, so that linear bounds pass
@@ -125,13 +126,15 @@ class Activation(Node):
     """An elementwise function.
 
     Attributes:
-        function: a row of ``pyrobust.bounds.graph.activations``: "leaky_relu" (z or slope·z, whichever is larger; ReLU
-            has slope 0), "clamp" (z between lower and upper), "sigmoid", ..., or an operator of ``register_rule``.
-        slope: slope of leaky_relu below 0, in [0, 1].
+        function: the name of an entry of ``pyrobust.bounds.graph.activations``, such as "leaky_relu" (z or slope·z,
+            whichever is larger; ReLU has slope 0), "clamp" (z between lower and upper) or "sigmoid"; or the name of an
+            operator of ``register_rule``.
+        slope: slope of leaky_relu for z < 0, a number in [0, 1].
         lower: lower end of clamp.
         upper: upper end of clamp.
-        parameters: parameters of other functions, in the order of their lowering rules.
-        weight: slopes of prelu below 0, broadcast to [1, *shape].
+        parameters: arguments of other functions, such as beta and threshold of softplus, in the order in which their
+            lowering rules take them.
+        weight: slopes of prelu for z < 0; they broadcast to [1, *shape].
     """
 
     function: str
@@ -149,7 +152,7 @@ class Product(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MaxPool(Node):
-    """The largest element of each window: windows [size, K] holds flat indices into the input, -1 for no element."""
+    """The largest element of each window; rows of ``windows`` [size, K] are flat input indices, -1 for no element."""
 
     windows: Tensor
 

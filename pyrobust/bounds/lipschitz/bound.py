@@ -43,7 +43,8 @@ class LipschitzBound(Tabular):
     Attributes:
         norm: the norm of both inputs and outputs: "linf", "l2" or "l1".
         value: L, proved for the exact network with the given parameters; inf where it is too large for a float.
-        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, computed in floating point: no smaller L is valid.
+        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, computed in floating point. No number smaller than
+            this slope is a valid L.
         layers: constants of the layers, from which L is composed.
     """
 
@@ -122,7 +123,7 @@ class LipschitzEngine:
         return engine_for(self._output, torch.float64, CPU, None)
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bound the products of specification rows [S, K] or [B, S, K] with the outputs, [B, S]; see ``Engine.run``.
+        """Return bounds [B, S] of the products of rows [S, K] or [B, S, K] with the outputs; see ``Engine.run``.
 
         Raises:
             InputError: the sets are not balls, or semantics is not "real".
@@ -139,7 +140,7 @@ class LipschitzEngine:
         return EngineBounds.by(LIPSCHITZ, lower, upper)
 
     def radius(self, inputs: InputSet, rows: Margins, query: Query) -> Tensor:
-        """Return the radius of each ball, float64 [B], in which rows [B, S, K] times the outputs are proved positive.
+        """Return radii of balls, float64 [B], in which products of rows [B, S, K] and outputs are proved positive.
 
         The radius is ``min_s m_s / g_s``, rounded down, with margins m at the center and slopes g. It is infinite where
         all slopes are 0, and 0 where a margin is not proved to be positive.
@@ -171,8 +172,8 @@ class _RowSlopes:
     """Lipschitz constants of specification rows c: |c·Δf| ≤ slope·‖Δx‖.
 
     By Hölder's inequality, ‖c‖·L is a slope, where ‖c‖ is the dual norm of c, and L is the constant of the outputs. If
-    the last layer is linear, f = W·z + b, the dual norm of c·W times the constant of z is another slope, which is often
-    smaller.
+    the last layer is linear, with f = W·z + b, then ‖c·W‖·M is also a slope, where M is the constant of z. It is often
+    smaller than ‖c‖·L.
     """
 
     def __init__(self, output: Node, norm: str) -> None:

@@ -42,7 +42,8 @@ class LayerNorm:
     Attributes:
         name: "module path (operator)".
         kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "norm", "maxpool" or "activation".
-        value: the bound for the layer as a map of its concatenated inputs; for a sum, the number of terms.
+        value: the bound for the layer as a map of all its inputs, concatenated. For a sum, the value is the number of
+            terms instead.
     """
 
     name: str
@@ -53,14 +54,15 @@ class LayerNorm:
 class Constants:
     """Bounds of |f(x) − f(x′)| / |x − x′| in one norm for every node of a graph.
 
-    - ``Linear`` and ``Conv2d``: the operator norm. A ``Scale`` before or after such a layer is multiplied into its
-      weights, if the scale has one factor per channel or the layer is a ``Linear``, because ‖D·W‖ ≤ ‖D‖·‖W‖.
+    - ``Linear`` and ``Conv2d``: the operator norm. If a ``Scale`` before or after such a layer has one factor per
+      channel, or the layer is a ``Linear``, the scale is multiplied into the weights. This does not increase the
+      constant, because ‖D·W‖ ≤ ‖D‖·‖W‖.
     - ``Scale``: the largest |scale|.
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: in l∞, the largest constant of its inputs. In l2 and l1, the constant follows from ‖out‖₂² ≤ Σ
       rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁, where each element of input zᵢ is read at most rᵢ times. Several gathers in a row
-      count as one, so that splitting and concatenating again does not increase the constant; relu(z) and relu(−z)
-      together count as z, because only one of them changes at a time.
+      count as one, so that splitting a tensor and concatenating its parts again does not increase the constant. If both
+      relu(z) and relu(−z) are inputs, they count as the single input z, because only one of them changes at a time.
     - The root of a weighted sum of squares, √(A z² + b) with A ≥ 0: its elements are weighted l2 norms, which change by
       at most √(A Δ²) if z changes by Δ. The constant is √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence it is 1 for the
       l2 norms of disjoint windows.
@@ -285,7 +287,7 @@ def _negates(node: Node, z: Node) -> bool:
 
 
 def _most_windows(node: MaxPool) -> int:
-    """Return the largest number of windows that share one element; several places in a window count once."""
+    """Return how many windows contain the element that is in the most windows."""
     order = node.windows.sort(1).values
     again = torch.zeros_like(order, dtype=torch.bool)
     again[:, 1:] = order[:, 1:] == order[:, :-1]

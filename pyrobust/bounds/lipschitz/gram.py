@@ -24,7 +24,7 @@ class Bracket:
 
     Attributes:
         upper: an upper bound; inf if the norm cannot be bounded.
-        lower: approximate lower bound: the norm of a product with a vector, in floating point.
+        lower: an approximate lower bound, computed in floating point from the product of a matrix and a vector.
     """
 
     upper: float
@@ -47,7 +47,7 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
         floor: estimated lower bound of the result; matrices with smaller norms take no further steps.
 
     Returns:
-        Bracket; its upper bound is proved for any floor.
+        Bracket; its upper bound is proved, whatever ``floor`` is.
 
     >>> bracket = spectral_norms([torch.tensor([[[3.0, 0.0], [4.0, 5.0]]], dtype=torch.float64)])
     >>> bracket.lower <= 45**0.5 * 1.000001 and 45**0.5 <= bracket.upper <= 45**0.5 * 1.001

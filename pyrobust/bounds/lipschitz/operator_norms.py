@@ -35,7 +35,7 @@ class Weights:
 
     @classmethod
     def of(cls, lower: Tensor, upper: Tensor) -> Weights:
-        """Return weights, given the ends of an enclosure."""
+        """Return enclosures [lower, upper] of weights in the form middle ± radius."""
         middle = torch.where(lower == upper, lower, lower / 2 + upper / 2)
         return cls(middle, torch.maximum(upper - middle, middle - lower) * _UP)
 
@@ -54,7 +54,7 @@ class Weights:
 
 
 def linear_norm(weights: Weights, norm: str) -> float:
-    """Return an upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
+    """Return an upper bound of the operator norm of a matrix [M, N], with ``norm`` for both inputs and outputs.
 
     For l∞, the bound is the largest sum of absolute values in a row; for l1, it is the largest sum in a column; for l2,
     see ``spectral_norms``.
@@ -96,7 +96,7 @@ def _largest_sum(sums: Tensor, terms: int) -> float:
 
 
 def _schur(rows: float, columns: float, terms: int) -> float:
-    """Return Schur's bound √(‖·‖₁·‖·‖∞) of the l2 norm; arguments are the largest absolute sums of rows and columns."""
+    """Return Schur's bound √(rows·columns) of the l2 norm, given the largest sums of |w| in a row and in a column."""
     return math.sqrt(rows) * math.sqrt(columns) * (1 + (terms + 8) * _UNIT) * _UP
 
 
@@ -176,16 +176,17 @@ def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
 
 
 def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
-    """Yield the symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of the torus's frequencies, in batches [B, 2·O/g, 2·C'/g].
+    """Yield the symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of the convolution on a torus, as real matrices [B, 2·O/g, 2·C'/g].
 
-    Along each axis, the positions are grouped into blocks of s elements, where s is the stride; the next output then
-    reads one block further. The position of an element within its block is called its phase. The s phases of the input
-    along each axis become channels, C' in total. Output i reads the element at i·s + t for kernel offset t; this
-    element has phase t mod s in block i + ⌊t/s⌋. If the kernel has Q offsets in units of blocks, a torus of (outputs +
-    Q - 1) positions holds everything that an output reads. For Q = 1, one position suffices, because the frequency then
-    only multiplies the symbol by a number of modulus 1. A complex matrix A + iB is represented by the real matrix [[A,
-    -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate symbols, so half
-    of the frequencies suffice.
+    Here, g is the number of groups, and O is the number of output channels. Along each axis, the input is cut into
+    blocks of s elements, where s is the stride, so that each output reads one block further than the output before it.
+    The position of an element within its block is called its phase. The elements of each phase form a channel of their
+    own; there are C' of these channels in total. W_q holds the kernel's weights for block offset q. Output i reads the
+    element at i·s + t for kernel offset t; this element has phase t mod s in block i + ⌊t/s⌋. If the offsets of the
+    kernel reach over Q blocks, the outputs along an axis together read (outputs + Q - 1) blocks, so a torus of this
+    size is large enough. If Q = 1, one block suffices, because the symbols of all frequencies are equal up to a factor
+    of modulus 1. A complex matrix A + iB is represented by the real matrix [[A, -B], [B, A]], which has the same
+    singular values, each twice. Opposite frequencies have conjugate symbols, so half of the frequencies suffice.
     """
     places, sizes = [], []
     for axis in range(2):

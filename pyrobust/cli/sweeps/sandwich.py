@@ -20,11 +20,12 @@ _SAMPLING = ("n0", "n", "alpha", "n_attack", "alpha_attack", "steps", "draws")
 
 @sweep_command(Sandwich, SmoothedSandwich)
 def sandwich(call: Call) -> Run:
-    """Bound each image's distance to misclassification from both sides: certified below, attacked above.
+    """Bound each image's distance to misclassification, from below by a certificate and from above by an attack.
 
-    No attack can succeed within the certified distance; between the two distances, the answer is not known. A crossing
-    is an adversarial example inside a certified ball; it shows that a certificate is false. The command names it and
-    fails with status 1. Results are saved as they come: after a crash or Ctrl-C, run the same command again to resume.
+    No attack can succeed within the certified distance. Whether an attack can succeed at a distance between the
+    certified and the attacked one is not known. A crossing is an adversarial example inside a certified ball; it shows
+    that a certificate is false. The command names it and fails with status 1. Results are saved as they come: after a
+    crash or Ctrl-C, run the same command again to resume.
 
     Example: pyrobust sandwich --model zoo:digits-ibp-0.10 --data digits
 

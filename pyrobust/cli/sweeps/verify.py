@@ -16,8 +16,8 @@ def verify(call: Call) -> Run:
     """Verify a classifier on a data set by bound propagation.
 
     Decides for each image whether any perturbation can change its class (verified, falsified or unknown), or searches
-    for its certified radius. The proofs hold for the network itself, without randomness. Results are saved as they
-    come: after a crash or Ctrl-C, run the same command again to resume.
+    for its certified radius. The proofs hold for the network itself, without randomness.
+    Results are saved as they come: after a crash or Ctrl-C, run the same command again to resume.
 
     Example: pyrobust verify --model zoo:digits-smooth-0.25 --data digits --epsilon 0.02,0.05 --attack pgd
 

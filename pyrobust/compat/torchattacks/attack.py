@@ -102,7 +102,8 @@ class Attack:
         """Run the model.
 
         Args:
-            inputs: [N, C, H, W], in [0, 1] inside ``forward``, elsewhere in the model's format.
+            inputs: [N, C, H, W]. Inside ``forward``, pass images in [0, 1]; elsewhere, pass images in the format that
+                the model takes.
             labels: not used.
             *args: not used.
             **kwargs: not used.
@@ -315,7 +316,7 @@ class Attack:
 
         Raises:
             FileFormatError: a file that is missing or damaged, or lacks the requested parts.
-            InputError: values out of range.
+            InputError: a batch_size below 1, or a "std" that does not hold one positive number for each "mean".
         """
         names = ["adv_inputs", "labels", *["preds"] * load_predictions, *["clean_inputs"] * load_clean_inputs]
         record = read_record(load_path, names)
@@ -344,7 +345,8 @@ class Attack:
             **kwargs: passed to ``forward``.
 
         Returns:
-            [N, C, H, W] on the attack's device, in the images' format or uint8.
+            [N, C, H, W] on the attack's device: uint8 after ``set_return_type("int")``, otherwise in the format of
+            ``inputs``.
 
         Raises:
             InputError: images outside [0, 1], or labels missing or out of range.

@@ -19,7 +19,7 @@ from .served import AllSteps, Engine, EveryExample, Seeded, image_batch, slope_o
 
 
 class PIFGSM(Seeded):
-    """Patch-wise iterative attack: signed steps whose excess over eps moves the nearby pixels (Gao et al., 2020).
+    """Patch-wise iterative attack (Gao et al., 2020): where signed steps exceed eps, the excess moves nearby pixels.
 
     Args:
         model: maps images to logits.
@@ -41,7 +41,7 @@ class PIFGSM(Seeded):
         """Generate adversarial images; arguments are as for ``Served.forward``.
 
         Raises:
-            InputError: images that are not [N, C, H, W], or an error of ``Served.forward``.
+            InputError: the images are not [N, C, H, W], or ``Served.forward`` raises this error.
         """
         return super().forward(image_batch(self, images), labels)
 
@@ -74,10 +74,11 @@ class PIFGSM(Seeded):
 
 
 class PIFGSMPP(PIFGSM):
-    """Patch-wise iterative attack with smoothed gradients and smaller moves of nearby pixels (Gao et al., 2020).
+    """A variant of ``PIFGSM`` that smooths gradients and moves nearby pixels less (Gao et al., 2020).
 
     Gradients are smoothed with the same kernel in all channels, and targeted mode moves toward the targets. In
-    torchattacks, each channel has a different column of the kernel, and targeted mode uses the labels instead.
+    torchattacks, each channel is smoothed with a different column of the kernel rather than with the whole kernel, and
+    targeted mode uses the labels in place of the targets.
 
     Args:
         model: maps images to logits.
@@ -150,7 +151,7 @@ class _SPSA(EveryExample, spsa.SPSA):
         state.finish(x_adv)
 
     def _values(self, state: AttackState, points: Tensor, loss: Loss, rows: int) -> Tensor:
-        """Return the loss [B, 2, 1] from one batch for each side, as batch statistics may couple examples."""
+        """Return the loss [B, 2, 1] on both sides of each example, with one forward pass of the batch for each side."""
         sides = [loss(state.logits(point), state.y, state.y).value for point in points[:, :, 0].unbind(1)]
         return torch.stack(sides, 1).unsqueeze(2)
 

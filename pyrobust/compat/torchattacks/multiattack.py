@@ -1,4 +1,4 @@
-"""Several attacks in turn, each on the images on which no earlier attack succeeded."""
+"""An attack that runs several attacks in turn, each only on the images on which all earlier attacks failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .served import Adapted
 
 
 class MultiAttack(Attack):
-    """Attacks in turn, each on the images on which no earlier attack succeeded.
+    """Runs several attacks in turn, each only on the images on which all earlier attacks failed.
 
     ``set_model``, ``set_device``, ``set_normalization_used`` and ``set_model_training_mode`` apply to all attacks.
 
@@ -69,7 +69,7 @@ class MultiAttack(Attack):
         The arguments are as for ``Attack.forward``.
 
         Raises:
-            InputError: labels missing, or an error of the attacks.
+            InputError: the labels are missing, or one of the attacks raises this error.
         """
         if labels is None:
             raise InputError("labels", "the labels of the images, which MultiAttack needs", "None")
@@ -129,7 +129,8 @@ class MultiAttack(Attack):
     ) -> Any:
         """Attack all batches of a loader and save the adversarial images; arguments are as for ``Attack.save``.
 
-        With return_verbose, the second value returned is a list of the success rates after each attack, in percent.
+        With return_verbose, the returned tuple has four values. The second value is a list of the success rates after
+        each attack, in percent; the others are those that ``Attack.save`` returns.
         """
         shown, self.verbose, self._remaining = self.verbose, False, []
         try:
@@ -159,7 +160,7 @@ class MultiAttack(Attack):
 
 
 def _success_rates(remaining: list[int]) -> list[float]:
-    """Return the share of the images fooled after each attack, in percent."""
+    """Return, for each attack, the percentage of the images on which it or an earlier attack succeeded."""
     return [100 * (1 - now / remaining[0]) for now in remaining[1:]] if remaining[0] else []
 
 

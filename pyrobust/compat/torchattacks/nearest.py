@@ -35,7 +35,7 @@ class _Nearest(Served):
         return _Minimum(self._minimum(model))
 
     def _grid(self) -> str | None:
-        """Return the grid to search on for integer results; rounding points afterwards could undo their success."""
+        """Return the grid on which the attack must search: "1/255" if it returns integers, else None."""
         return "1/255" if self.return_type == "int" else None
 
     @abc.abstractmethod
@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Attacks that, to succeed in any batch, move points beyond the boundary, to at most twice the distance."""
+    """Attacks that lengthen perturbations, at most to twice the size, so that points fool the model in any batch."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 
@@ -94,7 +94,7 @@ class _ElasticNetEAD(_EAD):
 
 
 class _ElasticNet(L2):
-    """The l2 norm for steps and balls; distances are compared by the elastic-net distance."""
+    """A norm whose steps and balls are those of l2, but whose distances are elastic-net distances."""
 
     def __init__(self, beta: float) -> None:
         self._beta = beta
@@ -107,7 +107,8 @@ class _ElasticNet(L2):
     def diameter(self, coordinates: int, width: float) -> float:
         """Return the largest elastic-net distance in a box of this width.
 
-        If the width is 1, this is at least the largest l2 distance in the box.
+        ``MinimumNormAttack.minimum`` also uses this number as the radius of an l2 ball that must contain the box. If
+        the width is 1, the ball does, because the number is at least the largest l2 distance in the box.
         """
         return coordinates * (width**2 + self._beta * width)
 

@@ -33,7 +33,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 class Engine(Protocol):
-    """An attack of pyrobust.attacks that takes image indices."""
+    """An attack with the interface of those in pyrobust.attacks; its ``generate`` takes image indices, too."""
 
     def generate(
         self,
@@ -103,7 +103,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
             )
 
     def _batch_size(self, examples: int) -> int | None:
-        """Return the rows per forward pass: all rows if rows affect each other, else as many as fit in memory."""
+        """Return how many rows a forward pass takes: all if rows affect each other, else as many as fit in memory."""
         return examples if self._modes[0] else None
 
 
@@ -132,8 +132,9 @@ class EveryExample:
 class AllSteps(EveryExample, BatchAttack):
     """Takes all steps for every example, with signed or normalized gradients, even if an iterate fools the model.
 
-    x_{t+1} = Π(x_t + step_size·d(g_t)), with projection Π and direction d, where g_t = decay·g_{t−1} + ∇_t / mean|∇_t|
-    for the gradient ∇_t; without decay, g_t = ∇_t. With step_size None, x_{t+1} = Π(x_t + g_t).
+    Step t moves x_t to x_{t+1} = Π(x_t + step_size·d(g_t)), where Π is the projection and d(g_t) is the direction of
+    the step for g_t. If decay is None, g_t is the gradient ∇_t; otherwise, g_t = decay·g_{t−1} + ∇_t / mean|∇_t|. If
+    step_size is None, x_{t+1} = Π(x_t + g_t).
     """
 
     def __init__(
@@ -174,13 +175,13 @@ class AllSteps(EveryExample, BatchAttack):
 
 
 def over_mean(gradient: Tensor) -> Tensor:
-    """Divide the gradient by its mean absolute value; return 0 where this is 0."""
+    """Divide each example's gradient by its mean absolute value; a gradient of 0 stays 0."""
     mean = gradient.abs().flatten(1).mean(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
     return gradient / per_example(mean, gradient)
 
 
 def cross_entropy(state: AttackState, logits: Tensor) -> Tensor:
-    """Return the cross entropy [B] of the labels; for a targeted attack, minus that of the targets."""
+    """Return the cross entropy [B] of the labels; for a targeted attack, the negative cross entropy of the targets."""
     value = functional.cross_entropy(logits, state.y, reduction="none")
     return -value if state.targeted else value
 
@@ -203,8 +204,8 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Return the gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors prevent underflow. If examples are coupled, all factors are 1: an input then affects the losses of
-    several examples, and different factors would weight these losses differently.
+    The factors prevent underflow. If examples are coupled, an input affects the losses of several examples, and
+    different factors would give these losses different weights. In this case, all factors are therefore 1.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))

@@ -19,7 +19,7 @@ from .served import Engine, EveryExample, Seeded, cross_entropy, image_batch, ov
 
 
 class _Transfer(Seeded):
-    """The settings that ``_OnTheModel`` reads."""
+    """Base class of this module's attacks; ``_OnTheModel`` reads their settings and runs them."""
 
     eps: float = setting(help="radius of the ball", default=8 / 255)
     alpha: float = setting(help="step size", default=2 / 255)
@@ -41,15 +41,16 @@ class _Transfer(Seeded):
         return images
 
     def _weights(self) -> Tensor | None:
-        """Return the vector whose outer product with itself is the kernel of the gradients; None for no kernel."""
+        """Return the vector v for which v·vᵀ is the kernel that smooths the gradients; None for no smoothing."""
         return None
 
 
 class _OnTheModel(EveryExample, TransferAttack):
-    """``TransferAttack`` as in torchattacks: on the model itself, with all steps, dividing gradients by their mean.
+    """``TransferAttack`` as in torchattacks: with gradients of the attacked model, and all steps for every example.
 
-    The first neighbor's noise has sample index 0. The neighbors' gradients are summed first, and the sum is divided by
-    the number of neighbors.
+    Gradients are divided by their mean absolute value. The noise of the first neighbor has sample index 0, not 1 as in
+    ``TransferAttack``. The gradients of the neighbors are summed before the sum is divided by the number of neighbors,
+    whereas ``TransferAttack`` divides each gradient first.
     """
 
     momentum: float = setting(default=1.0)
@@ -198,12 +199,12 @@ class _Diverse(_Transfer):
         """Generate adversarial images; arguments are as for ``Served.forward``.
 
         Raises:
-            InputError: images that are not [N, C, H, W], or an error of ``Served.forward``.
+            InputError: the images are not [N, C, H, W], or ``Served.forward`` raises this error.
         """
         return super().forward(image_batch(self, images), labels)
 
     def _transformed(self, images: Tensor, t: int) -> Tensor:
-        """Scale images by one random factor, and place them at one random position among zeros of a fixed size."""
+        """Scale all images by one random factor, then place them at one random position on a background of zeros."""
         sides = images.shape[2:]
         least, most = sorted((1.0, self.resize_rate))
         chance, factor, *places = torch.rand(4, generator=self._generator(1 + t)).tolist()
@@ -263,7 +264,7 @@ class TIFGSM(_Diverse):
         self._weights()  # checks the arguments
 
     def _weights(self) -> Tensor:
-        """Return the vector, with sum 1, whose outer product with itself is the kernel."""
+        """Return the vector v, with sum 1, for which v·vᵀ is the kernel that smooths the gradients."""
         places = torch.linspace(-1, 1, self.len_kernel, dtype=torch.float64)
         if self.kernel_name == "gaussian":
             line = (-((self.nsig * places) ** 2) / 2).exp()

@@ -34,7 +34,7 @@ def _seed(name: str, seed: int | None) -> int:
 
 
 class _Steps(Seeded):
-    """Takes projected gradient steps until an example is fooled, or all steps if the model is in training mode."""
+    """Takes projected gradient steps until an example fools the model; in training mode, always takes all steps."""
 
     eps: float = setting(help="radius of the ball", default=8 / 255)
     alpha: float = state(0.0)

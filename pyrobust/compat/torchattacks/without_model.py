@@ -13,7 +13,7 @@ from .attack import Attack
 
 
 class VANILA(Attack):
-    """No attack: the images themselves.
+    """A baseline that returns the images unchanged.
 
     Args:
         model: any module.

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 @lowers_together((aten.mul.Tensor, (aten.sign.default, Z), (aten.relu.default, (aten.abs.default, Z))))
 def sign_times_size(lowering: Lowering, z: Node) -> Node:
-    """Compute sign(z)·ReLU(|z|) = z; ``torch.nn.functional.lp_pool2d`` applies this to a mean z of powers.
+    """Compute sign(z)·ReLU(|z|), which equals z; in ``torch.nn.functional.lp_pool2d``, z is a mean of powers.
 
     Means of even powers are at least 0, so ReLU keeps them and only removes negative rounding errors.
     """

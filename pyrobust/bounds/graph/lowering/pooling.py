@@ -38,13 +38,13 @@ def max_pool(
     aten.max_pool3d_with_indices.default,
 )
 def max_pool_with_indices(lowering: Lowering, z: Node, *arguments: Any) -> tuple[Node]:
-    """Compute the largest element of each window, the first of two results; the second one has no bounds."""
+    """Compute the largest element of each window; the operator's second result, the indices, gets no bounds."""
     return (max_pool(lowering, z, *arguments),)
 
 
 @lowers(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> tuple[Node]:
-    """Compute the largest element of windows that cover the tensor evenly, the first of two results."""
+    """Compute the largest element of each of the windows that cover the tensor evenly; the indices get no bounds."""
     shape = lowering.out_shape()
     return (MaxPool(name=lowering.name, shape=shape, inputs=(z,), windows=_adaptive_windows(z, shape)),)
 
@@ -137,7 +137,7 @@ def _windows(
 
 
 def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
-    """Return [outputs, K]: along an axis of n inputs and s outputs, window i goes from ⌊i·n/s⌋ to ⌈(i + 1)·n/s⌉."""
+    """Return the flat indices of the windows of adaptive pooling, [outputs, K]; -1 fills up the shorter windows."""
     axes = []
     for n, s in zip(z.shape[1:], out[1:], strict=True):
         begin, end = torch.arange(s) * n // s, -(-(torch.arange(s) + 1) * n // s)
@@ -147,7 +147,7 @@ def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
 
 
 def _combined(z: Node, axes: Sequence[Tensor]) -> Tensor:
-    """Combine windows [count, k] of indices (or -1) along each axis into flat indices [outputs, K] of z [C, ...]."""
+    """Return flat indices [outputs, K] of windows in z, given their indices along each axis; -1 means no element."""
     windows = torch.zeros(1, 1, dtype=torch.int64)
     for n, positions in zip(z.shape[1:], axes, strict=True):
         both = windows[:, None, :, None] * n + positions[:, None, :]

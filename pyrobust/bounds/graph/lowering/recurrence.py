@@ -35,7 +35,7 @@ def _sum(lowering: Lowering, a: Node, b: Node, sign: int = 1) -> Node:
 
 
 def _function(lowering: Lowering, z: Node, name: str) -> Node:
-    """Apply an elementwise function that a fused kernel computes."""
+    """Apply an elementwise function, and mark its node as computed by a fused kernel."""
     return dataclasses.replace(activation(lowering, z, name), deployable=False)
 
 
@@ -92,7 +92,7 @@ _CELLS: dict[str, Cell] = {
 
 
 def _first(lowering: Lowering, x: Node, value: Value | Displaced, index: int | None) -> Node:
-    """Return the first state [H] of a layer, given as [B, H] or, with the layer's index, as [L, B, H]."""
+    """Return the first state [H] of a layer: ``value`` [B, H], or entry ``index`` of ``value`` [L, B, H]."""
     if not isinstance(value, Constant):
         state = value if index is None else rearranged(lowering, value, lambda t: t[index])
         if not isinstance(state, Node):

@@ -30,8 +30,9 @@ class Lowering:
         dtype: dtype of the call's result; None if it is not a tensor.
         device: device of the call's result; None if it is not a tensor.
         input_dtype: dtype of the network's input and of every node.
-        sorts: for pairs of elements that were compared before: the node that sorts these pairs, and the elements'
-            positions in that node; see ``lowering.sorting``.
+        sorts: the comparisons made so far. For each list of compared pairs, the dictionary holds the node that sorts
+            these pairs, and the positions of the smaller and of the larger elements in that node; see
+            ``lowering.sorting``.
     """
 
     def __init__(self, input_dtype: torch.dtype) -> None:
@@ -101,7 +102,7 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 
 
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
-    """Match a pattern whose last call is ``call``; return the pattern's operand, other calls and numbers.
+    """Match a pattern that ends with ``call``; return its operand, its calls before ``call``, and its numbers.
 
     Returns None if the pattern does not match. Also returns None if the value of a call in the pattern, other than the
     last one, is used by a call outside the pattern.

@@ -23,10 +23,10 @@ _ROUNDINGS = 4
 
 
 class _Axis(NamedTuple):
-    """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times input number element[i, k].
+    """Interpolation along one axis: output i is Σ_k c[i, k]·input[element[i, k]], for coefficients c in [lower, upper].
 
-    If rounding moves a position across an element, the deployed operator may have a tiny coefficient where the exact
-    coefficient is 0.
+    The deployed operator is torch's kernel. If rounding moves a position across an element, the kernel may have a tiny
+    coefficient where the exact coefficient is 0.
     """
 
     element: Tensor  # [outputs, K]
@@ -35,7 +35,7 @@ class _Axis(NamedTuple):
 
 
 def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, deployed: Tensor, cubic: bool) -> _Axis:
-    """Enclose both the exact coefficients and those of the deployed operator, ``deployed`` [outputs, n].
+    """Return coefficients that enclose both the exact ones and those of torch's kernel, ``deployed`` [outputs, n].
 
     ``scale`` is the distance between the centers of two adjacent outputs, in input elements; None for aligned corners.
     """
@@ -82,7 +82,7 @@ def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
 
 
 def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Return floats (lower, upper) around both numbers; lower = upper if these are equal and have few bits."""
+    """Return floats (lower, upper) that enclose both numbers; if these are equal, with few bits, lower = upper."""
     if Fraction(deployed) == exact and exact.denominator <= 1 << 8:
         return deployed, deployed  # nothing is rounded on the way, either
     slack = _ROUNDINGS * torch.finfo(dtype).eps * abs(deployed)

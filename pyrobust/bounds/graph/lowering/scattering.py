@@ -39,7 +39,7 @@ def index_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node
 
 @lowers(aten.scatter_add.default)
 def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node) -> Node:
-    """Add elements of ``source`` to elements of z: those with an index, which are the first along each axis."""
+    """Add elements of ``source`` to elements of z; source elements beyond the shape of ``index`` are left out."""
     places = _constant(lowering, index)
     used = gathered(lowering, (source,), lambda t: t[tuple(slice(size) for size in places.shape)])
     return _added(lowering, z, used, lambda numbers: numbers.gather(dim, places))
@@ -96,13 +96,13 @@ def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Ca
 
 
 def _numbers(lowering: Lowering) -> Tensor:
-    """Return the numbers 0, 1, ... of all elements of a batch of results, in the shape of the batch."""
+    """Return the numbers 0, 1, 2, ... as a tensor that has the shape of a batch of results."""
     shape = lowering.out_shape()
     return torch.arange(lowering.batch * math.prod(shape)).view(lowering.batch, *shape)
 
 
 def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tensor], Tensor]) -> Node:
-    """Add each element of the source to an element of z, chosen by ``position``; each sum may be taken in any order."""
+    """Add each source element to the element of z that ``position`` gives; terms of a sum may be added in any order."""
     size = math.prod(lowering.out_shape())
     places = position(_numbers(lowering)).flatten(1)
     first = places[0]

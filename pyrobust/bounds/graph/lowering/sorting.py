@@ -45,19 +45,19 @@ def smallest(lowering: Lowering, z: Node, dims: Sequence[int] = (), keepdim: boo
 
 @lowers(aten.max.dim)
 def largest_and_index(lowering: Lowering, z: Node, dim: int, keepdim: bool = False) -> list[Node | None]:
-    """Compute the largest element along a dimension; its index has no bounds."""
+    """Compute the largest element along a dimension; the second result, its index, is None: it gets no bounds."""
     return [_extreme(lowering, z, [dim], keepdim, lowest=False), None]
 
 
 @lowers(aten.min.dim)
 def smallest_and_index(lowering: Lowering, z: Node, dim: int, keepdim: bool = False) -> list[Node | None]:
-    """Compute the smallest element along a dimension; its index has no bounds."""
+    """Compute the smallest element along a dimension; the second result, its index, is None: it gets no bounds."""
     return [_extreme(lowering, z, [dim], keepdim, lowest=True), None]
 
 
 @lowers(aten.sort.default)
 def sort(lowering: Lowering, z: Node, dim: int = -1, descending: bool = False) -> list[Node | None]:
-    """Sort along a dimension; the indices have no bounds."""
+    """Sort along a dimension; the second result, the indices, is None: it gets no bounds."""
     rows = _rows(lowering, z, [dim])
     ordered = z
     for stage in sorting_network(rows.shape[1]):
@@ -99,7 +99,7 @@ def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _rows(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """Return [rows, K]: a row has the flat indices along ``dims``; rows follow the order of the other dimensions."""
+    """Return flat indices [rows, K]: one row of K elements along ``dims`` for each place in the other dimensions."""
     along = sorted(dim % (len(z.shape) + 1) - 1 for dim in dims) or [-1]
     if along[0] < 0:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -123,7 +123,7 @@ def _extreme(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool, *,
 
 
 def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
-    """Return the larger or smaller of two elements; for a constant c, as c + relu(z − c) or c − relu(−(z − c))."""
+    """Return, at each place, the larger element of a and b or, with ``lowest``, the smaller one."""
     if isinstance(a, Constant):
         a, b = b, a
     assert isinstance(a, Node)
@@ -154,7 +154,7 @@ def _compared(lowering: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
 
 
 def exchanged(lowering: Lowering, z: Node, first: Tensor, second: Tensor) -> Sort:
-    """Sort pairs of elements of z into distinct positions: min(a, b) goes to ``first``, max(a, b) to ``second``."""
+    """Sort each pair of elements at (first[k], second[k]), smaller element first; no position in z occurs twice."""
     shape, count = first.shape, len(first)
     a, b = _picked(lowering, z, first, shape), _picked(lowering, z, second, shape)
     above = relu(lowering, Sum(name=lowering.name, shape=shape, inputs=(a, b), signs=(1, -1)))
