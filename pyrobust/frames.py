@@ -49,7 +49,7 @@ class Tabular:
         return frame
 
     def _repr_html_(self) -> str:
-        """Return the first rows as a table below the ``repr``, for notebooks."""
+        """Return HTML for notebooks: the ``repr``, and below it a table of the first rows."""
         columns = self._columns()
         total = max(map(len, columns.values()), default=0)
         rows = list(zip(*(_first(column) for column in columns.values()), strict=True))
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return a dictionary from each name to the list of this attribute's values, one value for each row.
+    """Return a dictionary that maps each attribute name to the list of its values, one value for each row.
 
     >>> columns_of([1 + 2j, 3j], ["real", "imag"])
     {'real': [1.0, 0.0], 'imag': [2.0, 3.0]}

@@ -89,10 +89,10 @@ def simplest_fraction(value: float) -> Fraction:
 
 
 def find_grid(x: Tensor) -> Fraction | None:
-    """Return the first of a few common grids that contains every value of x in the sense of `to_grid`, or None.
+    """Return the step of the first common grid on which every value of x lies (see `to_grid`), or None.
 
-    Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. If all values lie on several of these
-    grids, as in an all-black image, the first of these grids is returned.
+    The steps tried are 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256, in this order. If all values lie on
+    several of these grids, as in an all-black image, the first of these grids is returned.
 
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)
@@ -106,9 +106,10 @@ def find_grid(x: Tensor) -> Fraction | None:
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
     """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
 
-    A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is also on the grid if
-    each of its values is the float32 number nearest to k·step. Bytes divided by 255 on the CPU are on the grid. On a
-    GPU, torch multiplies by the rounded 1/255 instead, and some results are not on the grid.
+    A value is on the grid if, for some integer k, it is the number of x's dtype that is nearest to k·step. A float64
+    tensor x is also on the grid if each of its values is the float32 number nearest to k·step for some k. Bytes divided
+    by 255 on the CPU are on the grid. On a GPU, torch multiplies bytes by the rounded 1/255 instead of dividing them,
+    and some results are not on the grid.
 
     >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
     tensor([  0,  51, 255], dtype=torch.int32)

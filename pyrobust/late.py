@@ -1,6 +1,7 @@
-"""Names that are imported when they are first used: the names of a package, numpy and torch.
+"""Lazy imports: a package's public names, numpy and torch are imported only when they are first used.
 
-A package finds its public names in a table. Type checkers read its imports below ``if TYPE_CHECKING`` instead.
+A package looks up its public names in a table that gives the module of each name. Type checkers read the package's
+import statements below ``if TYPE_CHECKING`` instead.
 
 Some modules hold declarations, such as the parameters of a run, and also functions that need numpy and torch. With late
 imports, the command line reads these declarations, for ``--help`` and completion, without numpy and torch.
@@ -40,7 +41,7 @@ class LazyPackage(type(sys)):  # type: ignore[misc]  # is types.ModuleType, with
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, but keep a public name if a submodule of the same name is imported."""
+        """Set an attribute, but do not let an imported submodule replace a public name of the same name."""
         if not (name in self.__dict__["_modules_of_names"] and isinstance(value, type(sys))):
             super().__setattr__(name, value)
 
@@ -49,10 +50,10 @@ class LazyPackage(type(sys)):  # type: ignore[misc]  # is types.ModuleType, with
 
 
 def import_lazily(package: str, names: "dict[str, str]", own_names: str = "") -> "list[str]":
-    """Have a package import names when they are first used; return its ``__all__``.
+    """Make a package import the given names when they are first used; return the package's ``__all__``.
 
-    ``names`` holds the names of each module, separated by white space; ``own_names`` holds the names that the package
-    itself defines.
+    ``names`` maps each module to the names that it provides, separated by white space. ``own_names`` holds the names
+    that the package itself defines.
 
     >>> import pyrobust
     >>> "PGD" in pyrobust.__all__, pyrobust.PGD.__name__

@@ -33,9 +33,9 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
     Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch's option
-    to fill uninitialised memory is switched off, because filling writes every activation once more. A model that reads
-    such memory is found by the check for row dependence, which runs under ``filled_memory``. The TF32 settings stay
-    unchanged. Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
+    to fill uninitialised memory is switched off, because filling writes every activation once more. The probe in
+    ``pyrobust.row_independence`` finds models that read such memory, because it also runs them under ``filled_memory``.
+    The TF32 settings stay unchanged. Importing pyrobust sets the variable CUBLAS_WORKSPACE_CONFIG if it is unset.
 
     Raises:
         ModelError: the model needs a kernel that is not deterministic, or CUBLAS_WORKSPACE_CONFIG was set too late.
@@ -119,7 +119,7 @@ _fixed_threads = 0  # contexts of `fixed_threads` that are open
 
 @contextlib.contextmanager
 def fixed_threads() -> Iterator[None]:
-    """Keep torch's number of threads fixed, since rounding may depend on this number, which a run records.
+    """Keep torch's number of threads fixed, because runs record this number and rounding may depend on it.
 
     >>> with fixed_threads():
     ...     threads_are_fixed()
@@ -143,7 +143,7 @@ def threads_are_fixed() -> bool:
 
 
 def threads_wait_for_others() -> bool:
-    """Whether several threads spin while they wait, and other processes are running at this moment.
+    """Whether torch has several threads that spin while they wait, and other processes are running right now.
 
     >>> isinstance(threads_wait_for_others(), bool)
     True
@@ -175,11 +175,12 @@ def strict_cuda() -> bool:
 def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
-    glibc has two thresholds. A block larger than the first gets its own memory mapping. If the free memory at the end
-    of the heap exceeds the second, it is returned to the system. Both thresholds start at 128 KiB. The first grows to
-    the size of the largest mapped block freed so far, at most 32 MiB; the second grows to twice this size. To raise
-    both thresholds, this function allocates and frees a block of nearly 32 MiB. The block is never touched, so it costs
-    no memory. With the initial thresholds, small batches spend most of their time on page faults.
+    With glibc's initial settings, small batches spend most of their time on page faults. The reason is two thresholds,
+    the mmap threshold and the trim threshold, which both start at 128 KiB. A block larger than the mmap threshold gets
+    its own memory mapping. Free memory at the end of the heap is returned to the system if it exceeds the trim
+    threshold. Both thresholds grow when mapped blocks are freed. The mmap threshold becomes the size of the largest
+    mapped block freed so far, at most 32 MiB, and the trim threshold becomes twice this size. To raise both thresholds,
+    this function allocates and frees a block of nearly 32 MiB. The block is never touched, so it costs no memory.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 

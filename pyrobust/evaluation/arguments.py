@@ -37,8 +37,9 @@ def image_set(
 ) -> LabelledImages:
     """Return labelled images unchanged, and read data of any other form into memory.
 
-    ``rounding`` is as for ``as_image_set``; with "warn", a warning is logged if float32 rounds float64 values. From
-    data without a length, such as a generator, only the images that the selection needs are read.
+    ``rounding`` is as for ``as_image_set``, except that "warn" replaces "keep". "warn" also rounds float64 values to
+    float32, and logs a warning if this changes a value. From data without a length, such as a generator, only the
+    images that the selection needs are read.
     """
     images = data if isinstance(data, LabelledImages) else _read(data, settings, rounding)
     if images.rounded != "no" and rounding == "warn":

@@ -97,9 +97,9 @@ def attack_dataset(
             device, and, if it has the parameter ``indices``, the data-set indices.
         minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of the attack's
             epsilon.
-        data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
-            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
-            (`pyrobust.zoo.as_image_set`).
+        data: images in the attack's clip range, in a fixed order, given as an ``ImageSet``; a pair (x, y) with x
+            float32 [N, C, H, W] or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs,
+            see `pyrobust.zoo.as_image_set`.
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack with the grid 1/255, see
             ``save_run_images``. PNG files are written as each chunk is committed, and an npz file at the end. A resumed
@@ -115,10 +115,11 @@ def attack_dataset(
             clip range, a missing ``model_name``; or an attack that returns a wrong shape, NaN, or points outside the
             ball or the clip range.
         InputTypeError: an argument of the wrong type; with ``minimum``, an attack that is not a ``MinimumNormAttack``.
-        StoreError: the run cannot be written, is being written by another process, or has different parameters, which
-            the message lists.
+        StoreError: the run cannot be written, is being written by another process, or has parameters that differ from
+            those of this call. The message lists the differences.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
+        WorkerError: workers cannot be started, die repeatedly, or differ from the first worker, for example in their
+            software versions.
         ModelError: the model fails on the first image, or has no gradient. Later exceptions of the model propagate
             unchanged; committed results are kept.
 
@@ -327,7 +328,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
 
 
 def _flatten(value: Any) -> dict[str, Any]:
-    """Return a dictionary from dotted paths, such as "attack.steps", to the plain values in nested containers."""
+    """Return the values in nested containers as one dictionary, with dotted paths such as "attack.steps" as keys."""
     if isinstance(value, dict) and not value:
         return {}
     if isinstance(value, dict | list | tuple) and value:

@@ -54,7 +54,7 @@ class AttackChunk:
         self.result: Any = None  # the attack's result for the last chunk
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets (images done, B)."""
+        """Return result columns of x [B, C, H, W] except idx, label and seconds; ``report`` gets (images done, B)."""
         if not self.random:
             with generators_from(f"{self.seed} {indices[0]}", self.runner.device):
                 self.runner.probe_rows(x)
@@ -157,7 +157,7 @@ class AttackChunk:
         return distance
 
     def distances_above(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """Return the exact distances (with a box, ``max |δᵢ| / boxᵢ``), rounded up: float64 [B]."""
+        """Return the exact distances rounded up, float64 [B]; with a box, a distance is ``max |δᵢ| / boxᵢ``."""
         if self.box is not None:
             return box_distances_above(x_adv, x, self.box)
         return distances_above(x_adv, x, self.attack.norm)

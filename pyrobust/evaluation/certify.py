@@ -68,9 +68,10 @@ def certify_dataset(
 
     After a crash, a kill or an exception, a second call with the same arguments resumes the sweep. The results are the
     same as without the interruption: the noise depends on the seed and the data-set index alone, and chunks and batches
-    have fixed boundaries. If memory runs out, batches are halved, and the model may round differently. On a grid, the
-    certificate depends on the batches, so the sweep stops instead. `pyrobust.zoo.model_hash` identifies the model
-    before it runs; a model that changes its own attributes while running must be reloaded before resuming.
+    have fixed boundaries. If memory runs out, batches are halved, and the model may round differently. If the smoother
+    has a grid, the certificate depends on the batches, so the sweep stops instead of halving them.
+    `pyrobust.zoo.model_hash` identifies the model before it runs. So a model that changes its own attributes while
+    running must be reloaded before resuming.
 
     With method "sequential", each image gets only as many samples as its radii need, and at most n. The undecided
     images of a chunk share full batches. Results are committed when an image is finished; votes of unfinished images
@@ -80,17 +81,18 @@ def certify_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W]
-            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
-            (`pyrobust.zoo.as_image_set`).
+        data: images in a fixed order, as an ``ImageSet`` or ``LazyImages``; a pair (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs, see
+            `pyrobust.zoo.as_image_set`.
         n0: samples to select the class.
         n: samples to bound the probability of that class.
         alpha: probability that one certificate is wrong, in (0, 1).
         method: "fixed" or "sequential"; see ``RandomizedSmoothing.certify_batch`` for this and the next three
             arguments.
         radii: radii to be decided, that is, certified or given up, for each image; for "sequential" only.
-        hybrid: share of alpha for a single bound at n samples, for "sequential". Default: 0.01.
-        two_class: for "sequential", whether the strongest other class is bounded, too.
+        hybrid: for "sequential", the share of alpha that is reserved for a Clopper-Pearson bound at n samples. Default:
+            0.01.
+        two_class: for "sequential", whether the probability of the strongest other class is bounded, too.
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 
@@ -101,10 +103,11 @@ def certify_dataset(
         InputError: a value out of range, labels that are not classes, a number of classes other than the model's, or a
             missing ``model_name``.
         InputTypeError: an argument of the wrong type.
-        StoreError: the run cannot be written, is being written by another process, or has different parameters, which
-            the message lists.
+        StoreError: the run cannot be written, is being written by another process, or has parameters that differ from
+            those of this call. The message lists the differences.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
+        WorkerError: workers cannot be started, die repeatedly, or differ from the first worker, for example in their
+            software versions.
         ModelError: the model fails on the first image. Later exceptions of the model propagate unchanged; committed
             results are kept.
 
@@ -150,9 +153,9 @@ def predict_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W]
-            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
-            (`pyrobust.zoo.as_image_set`).
+        data: images in a fixed order, as an ``ImageSet`` or ``LazyImages``; a pair (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs, see
+            `pyrobust.zoo.as_image_set`.
         n: samples for each image.
         alpha: probability that one prediction differs from the smoothed classifier's, in (0, 1).
         settings: settings of the sweep. Default: ``SweepSettings()``.
@@ -166,7 +169,8 @@ def predict_dataset(
         InputTypeError: an argument of the wrong type.
         StoreError: the run cannot be written or resumed.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
+        WorkerError: workers cannot be started, die repeatedly, or differ from the first worker, for example in their
+            software versions.
         ModelError: the model fails on the first image.
 
     >>> from pyrobust.zoo import load_data, load_model
@@ -184,13 +188,13 @@ def predict_dataset(
 
 @dataclass(frozen=True)
 class CertifyStep:
-    """The ``Step`` of a certification with a fixed number of samples."""
+    """The ``Step`` that certifies the images of a chunk with a fixed number of samples."""
 
     smoother: RandomizedSmoothing
     parameters: Mapping[str, Any]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets sample counts."""
+        """Return the result columns of x [B, C, H, W] except idx, label and seconds; ``report`` gets sample counts."""
         chosen = {name: self.parameters[name] for name in ("n0", "n", "alpha")}
         result = self.smoother.certify_batch(x, **chosen, indices=indices, progress=report)
         return {
@@ -204,13 +208,13 @@ class CertifyStep:
 
 @dataclass(frozen=True)
 class PredictStep:
-    """The ``Step`` of a prediction."""
+    """The ``Step`` that predicts the classes of the images of a chunk."""
 
     smoother: RandomizedSmoothing
     parameters: Mapping[str, Any]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets sample counts."""
+        """Return the result columns of x [B, C, H, W] except idx, label and seconds; ``report`` gets sample counts."""
         chosen = {name: self.parameters[name] for name in ("n", "alpha")}
         result = self.smoother.predict_batch(x, **chosen, indices=indices, progress=report)
         return {**_predictions(result.prediction), "counts": result.counts, "p_value": result.p_value}
@@ -311,7 +315,7 @@ def smoothed_sweep(
 
 
 def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
-    """Return the chunk size for a batch size and a number of samples per image (``samples``; None if sequential).
+    """Return the chunk size for a batch size and ``samples`` per image; ``samples`` is None for sequential sampling.
 
     >>> default_chunk(512, 1100), default_chunk(512, None)
     (8, 51)
@@ -322,7 +326,7 @@ def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
 
 
 def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: LabelledImages, n: int) -> dict[str, Any]:
-    """Return the grid, and delta: the noise's error, which is subtracted from each p_lower or added to each p-value."""
+    """Return the noise's grid and delta, a bound on the error of the drawn noise; without a grid, return {}."""
     if smoother.sampler.grid is None:
         return {}
     delta = smoother.sampler.delta(images.shape)

@@ -72,8 +72,9 @@ class SequentialStep:
             indices: data-set indices of the images, in processing order, B of them.
             pending: states of the images whose sampling has begun, in the order of the last ``ChunkPart``; modified in
                 place.
-            advance: called after each batch. Its arguments are the number of samples drawn for the images whose results
-                no part holds yet, and the largest number of samples that the B images can draw together.
+            advance: called after each batch with two numbers of samples. The first is the number drawn for the images
+                whose results are not in any ``ChunkPart`` yet. The second is the largest number that the B images can
+                draw together.
 
         Yields:
             A ``ChunkPart`` about once a second, always between two rounds of batches, and a last one at the end.
@@ -109,7 +110,7 @@ class SequentialStep:
             yield ChunkPart(self._rows(finished, y, rows), _pending([]))
 
     def _rows(self, finished: list[ImageSequence], y: Tensor, rows: Mapping[int, int]) -> dict[str, Any]:
-        """Return the columns of finished images."""
+        """Return the result columns of finished images."""
         results = self.rule.results(finished)
         indices, prediction = results["indices"].tolist(), results["prediction"]
         columns: dict[str, Any] = results | {
@@ -123,7 +124,7 @@ class SequentialStep:
 
 
 def _pending(active: list[ImageSequence]) -> dict[str, Any]:
-    """Return the columns of active images in their order."""
+    """Return the states of active images as table columns, in the order of the images."""
     limits = np.array([image.limits for image in active]).reshape(-1, len(_LIMITS))
     columns: dict[str, Any] = {
         "idx": [image.index for image in active],
@@ -145,7 +146,7 @@ def as_sequences(pending: Mapping[str, Sequence[Any]]) -> list[ImageSequence]:
 def read_pending(
     connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], done: Container[int]
 ) -> list[ImageSequence]:
-    """Read a sequential run's unfinished images from an untrusted file, each chunk in its sampling order."""
+    """Read a sequential run's unfinished images from an untrusted file; the images of a chunk are in sampling order."""
     names = [name for name, column in Sequential.pending.items() if not isinstance(column, Votes)]
     arrays = read_columns(connection, path, Sequential(), names, "pending")
     columns = {name: array.tolist() for name, array in arrays.items()}

@@ -1,11 +1,11 @@
 """Assign the missing chunks of a run to workers, and commit the results.
 
-Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free; while a
-worker computes a chunk, it already has its next chunk. Chunks of a lost worker are assigned again. After a chunk has
-killed two workers, it is given to fresh workers that compute nothing else. If three of these workers die, too, the
+Only the calling process writes to the run. Chunks are assigned in order, one by one, as workers become free. While a
+worker computes one chunk, it already holds its next chunk. Chunks of a lost worker are assigned again. After a chunk
+has killed two workers, it is given to fresh workers that compute nothing else. If three of these workers die, too, the
 chunk is set aside without a result. If a chunk takes many times as long as usual, a warning names the chunk, and the
 chunk is taken from its worker as if the worker had died. In the next attempt, the time after which this happens is
-twice as long. A slow chunk is set aside only after ``timeout``.
+twice as long. A slow chunk is set aside only if its worker does not answer for ``timeout`` seconds.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ class Dealer:
         """Assign chunks until each is committed or set aside; ``started`` are the workers other than the first one.
 
         Raises:
-            WorkerError: workers died while they started, a worker differs from the first one, or chunks were set aside.
+            WorkerError: workers died while they started, chunks were set aside, or a worker differs from the first one,
+                for example in its software versions.
         """
         if len(self._missing):
             self._receive(list(started))

@@ -38,17 +38,17 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     images or a number of words, so its perturbations are not checked. Every example runs through the model by itself,
     so that no result depends on other examples. A module runs in evaluation mode.
 
-    An input that is a tensor is passed to the model as a batch of one, [1, ...]; any other input is passed alone, as
-    the data set yields it. If the model fails on the first example in that form, all examples are passed in the other
-    form: alone, or in a batch of one. The attack gets the input and the label in the form that the model takes. If the
-    input is a tensor in a batch of one, an integer label becomes int64 [1].
+    A tensor input is passed to the model in a batch of one, [1, ...]. Any other input is passed alone, as the data set
+    yields it. If the model fails on the first example in that form, all examples are passed in the other form.
+    The attack gets the input and the label in the form that the model takes. If the input is a tensor in a batch of
+    one, an integer label becomes int64 [1].
 
     Args:
-        model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
-            [K], an object with ``.logits`` or a dict with "logits") or a label (any Python value, or a tensor or array
-            of one element, 0-d or 1-d). The predicted label is compared with the true label by ``==``. The result of
-            ``predict`` is always a label. If the input contains tensors, a module is called directly, even if it has
-            ``predict``.
+        model: a callable, a module, or an object with ``predict``. It returns logits or a label. Logits are a float
+            tensor or array [1, K] or [K], an object with ``.logits``, or a dict with "logits". A label is any Python
+            value, or a tensor or array of one element, 0-d or 1-d. The predicted label is compared with the true label
+            by ``==``. The result of ``predict`` is always a label. If the input contains tensors, a module is called
+            directly, even if it has ``predict``.
         dataset: an iterable of pairs (x, y) of an example and its label, of any types; an iterable of batches; or one
             batch (x, y) of tensors or arrays. A pair counts as a batch if it comes from a ``DataLoader`` with a batch
             size, or if y is a tensor or array [N]. If the model itself is called, tensors are moved to its device, and

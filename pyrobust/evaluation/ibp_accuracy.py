@@ -35,8 +35,9 @@ def certified_accuracy_ibp(
     Args:
         model: a module that ``BoundedModel`` supports. It is run in evaluation mode, and its previous modes are
             restored afterwards.
-        test_loader: an iterable of pairs (x, y), either a batch [N, ...] and labels, int64 [N], or one example [...]
-            and its class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
+        test_loader: a ``DataLoader``, a ``TensorDataset``, a list or another iterable of pairs (x, y). A pair is either
+            a batch [N, ...] with its labels, int64 [N], or one example [...] with its class. A single batch (x, y) is
+            also allowed.
         epsilon: l∞ perturbation radius, at least 0.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's GPU, else
             "cuda" if there is a CUDA device, else "cpu". Without a CUDA device, "cuda" becomes "cpu", with a warning in

@@ -24,10 +24,10 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
 
     An example counts as robust at epsilon if no adversarial example was found within epsilon. The curve is the step
     function ``(1/N)·|{i: dᵢ > ε}|``. If the clean example i is misclassified, dᵢ = 0; otherwise dᵢ is the distance of
-    the nearest adversarial example found, or inf if none was found. Each distance is rounded up to a float64 number, so
-    comparing it with a float64 ε is exact. The curve is an upper bound of robust accuracy. Its pointwise intervals
-    (Clopper and Pearson, 1934) are for the accuracy under this attack: their lower ends are not lower bounds of the
-    true robust accuracy.
+    the nearest adversarial example found, or inf if none was found. Each distance is rounded up to a float64 number,
+    which does not change whether it exceeds a float64 ε. The curve is an upper bound of robust accuracy. Its pointwise
+    intervals (Clopper and Pearson, 1934) are for the accuracy under this attack: their lower ends are not lower bounds
+    of the true robust accuracy.
 
     Args:
         found: the result of ``MinimumNormAttack.minimum`` or ``minimum_norm``, or a run of

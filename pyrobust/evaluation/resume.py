@@ -165,13 +165,13 @@ def _no_progress(task: Task) -> Advance:
 
 
 def _ignore(done: int, total: int) -> None:
-    """Report nothing: progress inside a chunk stays on the worker that computes it."""
+    """Ignore the progress inside a chunk, which the workers of an executor do not report."""
 
 
 def _first_worker(
     fleet: Fleet, stored: Mapping[str, Any], machine: str | None
 ) -> tuple[tuple[int, Place, Header], list[Started]]:
-    """Let the first worker prepare; return it, the run's header that it gives, and the other workers that have started.
+    """Prepare the first worker; return it with the run's header, and the other workers that have started.
 
     Workers on machines other than ``machine`` are left out, unless no worker would remain.
     """
@@ -242,7 +242,7 @@ def _missing_chunks(writer: RunWriter) -> MissingChunks:
 
 
 def _check_unchanged(before: Identity, after: Identity, *, exact: bool) -> None:
-    """Raise RowDependenceError if the model's logits changed: in any bit if ``exact``, else by more than rounding."""
+    """Raise RowDependenceError if the model's logits changed by more than rounding or, if ``exact``, in any bit."""
     # The model's source files may have been edited meanwhile, without effect on this process.
     after = replace(after, code=before.code, bits=after.bits if exact else "")
     changes = before.differences(after)

@@ -46,8 +46,7 @@ class Confirmation:
         epsilon: its perturbation radius.
         examples: number of attacked examples.
         broken: number of attacked examples that the attack broke.
-        proved: number of further unbroken examples, which were not attacked because they are proved robust at epsilon
-            (``certify_first``).
+        proved: number of examples not attacked, because they are proved robust at epsilon (``certify_first``).
     """
 
     attack: str
@@ -82,10 +81,10 @@ class RobustnessCurve(Tabular):
             For a step function, ``counts[i]`` holds from ``epsilons[i]`` up to the next epsilon, and ``broken_epsilon``
             is the distance of the nearest adversarial example found. Otherwise the curve is known only at its points.
         confirmations: the attacks that ``confirm_curve`` has added, each at a single epsilon.
-        proved_epsilon: [N], float64, largest of the epsilons at which each example was proved robust and not attacked,
-            0 if there is none; None if the attack proves nothing (``certify_first``).
-        outside: [P], int64, number of the attack's points at each epsilon that lay outside the ball or the clip range,
-            and so count as unsuccessful; None for a step function, since a minimum-norm attack has no ball.
+        proved_epsilon: [N], float64; for each example, the largest of the epsilons at which it was proved robust and
+            not attacked (``certify_first``), or 0 if there is none. It is None if the attack proves nothing.
+        outside: [P], int64; for each epsilon, the number of the attack's points outside the ball or the clip range,
+            which count as unsuccessful. It is None for a step function, since a minimum-norm attack has no ball.
     """
 
     attack: str
@@ -117,7 +116,7 @@ class RobustnessCurve(Tabular):
 
     @property
     def robust_accuracy(self) -> npt.NDArray[np.float64]:
-        """[P]: counts / n."""
+        """Robust accuracy ``counts / n`` at each epsilon, [P]."""
         accuracy: npt.NDArray[np.float64] = self.counts / self.n
         return accuracy
 
@@ -195,7 +194,7 @@ class RobustnessCurve(Tabular):
         return values | {"confirmations": list(values["confirmations"])}
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return one row for each point, in the order of the passed epsilons."""
+        """Return the columns of a table with one row for each point, in the order of ``epsilons``."""
         columns = {"robust_accuracy": self.robust_accuracy, "counts": self.counts}
         return {"epsilon": self.epsilons, **columns, "lower": self.lower, "upper": self.upper}
 
@@ -293,18 +292,19 @@ def robustness_curve(
     If the attack's ``generate`` takes no ``epsilon``, the attack runs once for each epsilon, the smallest first, on the
     examples that are not fooled yet.
 
-    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64. A point does not
-    count as a success if it is not finite, or if it lies outside the ball or the clip range by more than float32
-    rounding: a faulty attack would otherwise lower robust accuracy. ``outside`` counts such points, and a warning is
-    logged. The attack class's own ``evaluate`` is not used, because it gives no result for each example.
+    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64. It does not count
+    as a success if it is not finite, or if it lies outside the ball or the clip range by more than float32 rounding.
+    Without this check, a faulty attack would lower robust accuracy. ``outside`` counts the rejected points, and a
+    warning is logged. The attack class's own ``evaluate`` is not used, because it gives no result for each example.
 
     Args:
-        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If the class's
-            ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example, one attack object is made, with
-            the largest epsilon. ``generate`` then gets the epsilons, float64 [n], and the indices, int64 [n], which are
-            positions in x. Otherwise, one attack object is made for each epsilon, and its ``generate(x, y)`` is called.
-            The attack's attributes norm, clip_min and clip_max give the ball and the clip range. Without these
-            attributes, the norm is "linf" (the weakest requirement) and the clip range is unlimited.
+        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If the attack class has a
+            ``generate(x, y, *, epsilon, indices)``, which takes an epsilon for each example, one attack object is made,
+            with the largest epsilon. ``generate`` then gets the epsilons, float64 [n], and the indices, int64 [n],
+            which are positions in x. Otherwise, one attack object is made for each epsilon, and its ``generate(x, y)``
+            is called. The attack's attributes norm, clip_min and clip_max give the ball and the clip range. Without
+            these attributes, the clip range is unlimited, and the norm is "linf". This is the weakest requirement,
+            since the linf ball contains the l1 and l2 balls of the same radius.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.

@@ -135,7 +135,7 @@ class _Search:
         self.high = torch.where(self.correct, len(grid), 0)
 
     def _snap(self, attack: AdversarialAttack) -> None:
-        """Convert all examples to the model's dtype and the attack's grid; "auto" infers the grid from all of them."""
+        """Convert examples to the model's dtype and the attack's grid; the grid "auto" is inferred from all of them."""
         self.x = attack.snap(self.x)
         if attack.grid == "auto":
             attack.grid = find_grid(self.x)
@@ -169,7 +169,7 @@ class _Search:
         return SearchResult(broken_epsilon, outside, self.name, self.norm, forwards, proved)
 
     def _attack(self, attack: Any, active: Tensor, point: Tensor) -> None:
-        """Attack each active example at its epsilon grid[point], and narrow its interval."""
+        """Attack each active example at epsilon grid[point], and narrow its interval from grid[low] to grid[high]."""
         where = active.to(self.x.device)
         keywords: dict[str, Tensor] = {}
         if self.per_example:
@@ -212,7 +212,7 @@ def evaluated_points(
         make: makes the attack.
         x: [N, ...].
         y: [N].
-        epsilons: epsilons, in order; all examples are attacked at each epsilon.
+        epsilons: all examples are attacked at each of these epsilons, in this order.
     """
     accuracy, outside, name = [], [], ""
     with evaluation_mode(make.model), torch.inference_mode(False), torch.enable_grad():
@@ -258,7 +258,7 @@ def warn_outside(name: str, outside: int, points: int, consequence: str) -> None
 
 
 def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Copy an attack's clip range before the attack runs: two ends, float64, [] or per element; None if not stated."""
+    """Return copies of an attack's clip_min and clip_max in float64; None for an end that the attack does not state."""
     limits = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
     low, high = (None if limit is None else torch.as_tensor(limit, dtype=torch.float64).clone() for limit in limits)
     return low, high
@@ -267,7 +267,7 @@ def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
 def _measured(
     limits: tuple[Tensor | None, Tensor | None], norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the distances of x_adv, float64 [n], and whether x_adv is in ball and range up to rounding."""
+    """Return x_adv's distances, float64 [n], and whether x_adv is in the ball and the clip range up to rounding."""
     finite = x_adv.isfinite().flatten(1).all(1)
     if not bool(finite.all()):
         x_adv = torch.where(finite.view(-1, *[1] * (x.dim() - 1)), x_adv, x)

@@ -21,10 +21,10 @@ BYTES = Fraction(1, 255)
 def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[int] | None = None) -> None:
     """Save the adversarial examples of an attack with ``grid="1/255"`` as PNG files or as one .npz file.
 
-    PNG files are named after the data-set index; next to them is a table, images.tsv, with the columns index, label,
-    prediction (at the image itself), adversarial (the prediction at x_adv), distance and broken_by. A second call, for
-    a resumed run or another shard, adds its images to the folder. ``load_data("folder:PATH")`` reads the images back,
-    bit for bit.
+    Each PNG file is named after the data-set index of its image. Next to the files is a table, images.tsv. Its columns
+    are index, label, prediction (at the image itself), adversarial (the prediction at x_adv), distance and broken_by. A
+    second call, for a resumed run or another shard, adds its images to the folder. ``load_data("folder:PATH")`` reads
+    the images back, bit for bit.
 
     Args:
         run: run of an attack with ``grid="1/255"``, with stored examples.

@@ -47,7 +47,7 @@ class LabelledExample:
     def form(self, batched: bool) -> tuple[Any, Any]:
         """Return copies of input and label, alone or in a batch of one.
 
-        If the input is a tensor in a batch of one, an integer label becomes int64 [1].
+        In a batch of one, the integer label of a tensor input becomes an int64 tensor of shape [1].
         """
         if not batched:
             return _copied(self.input), _copied(self.label)
@@ -101,9 +101,10 @@ class SingleModel:
     """Tells for one example at a time whether a model predicts the true label.
 
     Args:
-        model: a module or callable that returns either a label or logits, [1, K] or [K] (as a float tensor, an array,
-            an object with ``.logits`` or a dict with "logits"); or an object whose ``predict`` returns a label. If the
-            input contains tensors, a module that also has ``predict`` is itself called, and not its ``predict``.
+        model: a module or callable that returns a label or logits, or an object whose ``predict`` returns a label.
+            Logits have shape [1, K] or [K]; they are a float tensor, an array, an object with ``.logits`` or a dict
+            with "logits". If the input contains tensors and a module also has ``predict``, the module itself is called
+            instead of its ``predict``.
 
     Raises:
         InputTypeError: a model of the wrong type.
@@ -146,7 +147,7 @@ class SingleModel:
         return self._is_label(self._answer(x), label)
 
     def device_input(self, x: Any) -> Any:
-        """Return an input as the model gets it: tensors on the model's device, a float tensor in the model's dtype."""
+        """Return an input with its tensors on the model's device; a float tensor also gets the model's dtype."""
         if not self._calls_model:
             return x
         if isinstance(x, np.ndarray) and isinstance(self.model, nn.Module):
@@ -167,10 +168,10 @@ class SingleModel:
     def _find_form(self, example: LabelledExample) -> bool:
         """Whether the model is called with batches of one.
 
-        If the example is a tensor or a row of a batch, and the model returns a batch for a batch of one, the model is
-        called with batches of one. Any other model gets the example alone. It gets a batch of one only if it cannot
-        answer for the example alone. The batch of one is tried last because a function of one text also returns
-        something for a list of one text.
+        If the example is a tensor or a row of a batch, a batch of one is tried first. This form is chosen if the model
+        returns a batch for it. Otherwise, the example is tried alone. Only if the model cannot answer for the example
+        alone, a batch of one is tried. It is tried last because a function of one text also returns something for a
+        list of one text.
         """
         problem: Exception | None = None
         first = example.from_batch or (self._calls_model and isinstance(example.input, Tensor))
@@ -186,7 +187,7 @@ class SingleModel:
         raise problem
 
     def _answer(self, x: Any) -> Any:
-        """Return the model's answer: ``Logits``, or what should be a label."""
+        """Return ``Logits`` if the model returns logits of one example; else its answer, which should be a label."""
         x = self.device_input(x)
         with self.session():
             uses_predict = self._predict is not None and not (self._calls_model and _has_tensor(x))
@@ -227,7 +228,7 @@ def as_class(label: Any) -> int | None:
 
 
 def check_adversarial_input(x_adv: Any, x: Any) -> Any:
-    """Return an attack's x_adv (a float tensor if x is one); raise for a wrong shape or a value that is not finite."""
+    """Return an attack's x_adv, as a float tensor if x is one; raise if its shape is wrong or a value is not finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
     if x_adv is None:
@@ -333,7 +334,7 @@ def _checked(name: str, x: Any) -> Any:
 
 
 def _row(name: str, x: Any, i: int, count: int) -> Any:
-    """Return example i of a batch, which is an array or list, or a dict, tuple or list of arrays and lists."""
+    """Return example i of a batch: row i of the batch, or of each array in a dict, tuple or list of arrays."""
     if isinstance(x, Mapping):
         return {key: _row(name, value, i, count) for key, value in x.items()}
     if (

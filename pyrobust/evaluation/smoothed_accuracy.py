@@ -37,29 +37,30 @@ def compute_certified_accuracy(
 ) -> dict[str, float]:
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    The certified accuracy at r is ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, where Rᵢ and r are compared in float64. An
-    abstention (class −1) counts as wrong for every label, even for label −1. A radius of +inf counts as certified at
-    every r, and makes the mean radius infinite; a radius of NaN or −inf counts as certified at no r, and as 0 in the
-    mean radius.
+    The certified accuracy at r is ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, where g is the smoothed classifier and Rᵢ is
+    the certified radius at xᵢ. Rᵢ and r are compared in float64. An abstention (class −1) counts as wrong for every
+    label, even for label −1. A radius of +inf counts as certified at every r, and makes the mean radius infinite. A
+    radius of NaN or −inf counts as certified at no r; in the mean radius, it counts as 0.
 
     Args:
-        smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius), which is
-            called with one image ``test_images[i]`` at a time.
+        smoother: a ``RandomizedSmoothing``, or any object with a method ``certify(x, n=, alpha=)`` that returns (class,
+            radius). For such an object, ``certify`` is called with one image ``test_images[i]`` at a time.
         test_images: [N, ...], float; N ≥ 1.
-        test_labels: [N], integers, the true classes; −1 for an image without a true class, for which every prediction
-            is wrong.
+        test_labels: [N], integers, the true classes. The label −1 stands for an image without a true class; every
+            prediction for such an image is wrong.
         radii: radii ≥ 0, in the unit of the input.
-        n: samples for each image; they bound the probability of the image's class.
+        n: noise samples for each image; they bound the probability of the class predicted for the image.
         alpha: probability that one certificate is wrong, in (0, 1).
 
     Returns:
         A dictionary of floats. ``clean_accuracy`` is the share of images that the smoothed classifier classifies
-        correctly. For each radius r as passed, ``f"certified_r={r}"`` is the certified accuracy at r. ``avg_radius`` is
-        the mean radius of correctly classified images, 0.0 if there are none.
+        correctly. ``f"certified_r={r}"`` is the certified accuracy at radius r; there is one such key for each r in
+        ``radii``, with r written as it was passed. ``avg_radius`` is the mean radius of correctly classified images,
+        0.0 if there are none.
 
     Raises:
-        InputError: no images, labels of another length or out of range, a negative or NaN radius, or an argument that
-            ``certify_batch`` refuses.
+        InputError: there are no images, the number of labels is not N, a label is out of range, a radius is negative or
+            NaN, or ``certify_batch`` refuses an argument.
         InputTypeError: labels that are not integers, a smoother without ``certify``, or one whose ``certify`` returns
             anything but a class and a radius.
 

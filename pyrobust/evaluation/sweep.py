@@ -1,4 +1,4 @@
-"""The part of a sweep that each worker executes: prepare as if to resume the run, then compute chunk by chunk."""
+"""The part of a sweep that each worker executes: prepare for the run, then compute chunk by chunk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class ChunkPart:
 
     Args:
         rows: columns of the images finished since the last part.
-        pending: columns of all begun but unfinished images of the chunk; None if images have no intermediate state.
+        pending: columns of the chunk's images that are begun but not finished; None if images have no intermediate
+            state.
     """
 
     rows: Mapping[str, Any]
@@ -65,7 +66,7 @@ class Prepared:
 
     Args:
         header: header of the run, without the model's identity.
-        step: computes a chunk; a ``PartsStep`` for sequential sampling.
+        step: function that computes a chunk; for sequential sampling, a ``PartsStep``, which computes it in parts.
         identify: returns the identity of the model.
     """
 
@@ -76,11 +77,11 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(abc.ABC):
-    """A sweep over a data set, with checked arguments, not bound to a device; workers get a copy.
+    """A sweep over a data set. Its arguments are checked, but it is not bound to a device; workers get a copy.
 
     Args:
         images: the data set.
-        selection: the run parameters that select its images.
+        selection: the run parameters that select the images of the sweep.
         settings: the settings of the sweep.
     """
 
@@ -90,7 +91,7 @@ class Sweep(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> AbstractContextManager[Prepared]:
-        """Prepare for a run on this device (None: the model's own device), with these stored parameters, if any."""
+        """Prepare the sweep on a device (None: the model's own), with the parameters that the run stores, if any."""
 
     @property
     def first(self) -> int:
@@ -98,7 +99,7 @@ class Sweep(abc.ABC):
         return next(iter(chosen_indices(self.selection)), 0)
 
     def portable(self) -> Sweep:
-        """Return the sweep in the form sent to workers, without the images in memory; these are sent chunk by chunk."""
+        """Return the sweep as sent to workers: without images in memory, which are sent to them chunk by chunk."""
         images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
         settings = dataclasses.replace(self.settings, executor=None, timeout=None, progress=False)
         return dataclasses.replace(self, images=images, settings=settings)
@@ -133,9 +134,9 @@ class ChunkAnswer:
 class SweepWorker:
     """Computes chunks of a sweep on one device; every worker holds one such object.
 
-    ``threads`` is the number of CPU threads of forward passes, which the run records. By default, ``threads`` is the
-    number that the worker's ``Place`` sets or, if it sets none, torch's number of threads. For a small network on a
-    busy machine, a run in memory may use only one thread by default.
+    ``threads`` is the number of CPU threads for forward passes; the run records it. If ``threads`` is None, the number
+    is the one that the worker's ``Place`` sets or, if it sets none, torch's number of threads. A run in memory of a
+    small network may then use only one thread on a busy machine.
     """
 
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:

@@ -77,22 +77,23 @@ def verify_dataset(
     a certified radius. After a crash, a kill or an exception, a second call with the same arguments resumes the sweep;
     the results are the same as without the interruption.
 
-    An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
-    turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified
-    ones*. A counterexample falsifies an image at all larger epsilons too. A counterexample to a verified image is a
-    bug, and raises a ModelError. If ``semantics`` is "real" and the model's own rounding can be the cause, a warning is
-    logged instead of this error.
+    The model first classifies each image in a batch of one. An image that it misclassifies is falsified; the stage is
+    then "forward". Then the methods of the bounds run in turn, each on the images that are still undecided. An attack
+    runs on the undecided images *and on the verified ones*. A counterexample falsifies an image at all larger epsilons
+    too. A counterexample to a verified image is a bug, and raises a ModelError. If ``semantics`` is "real" and rounding
+    in the model itself can explain the counterexample, a warning is logged instead of this error.
 
     Args:
-        model: a module that can be bounded, see ``BoundedModel``; in evaluation mode during the sweep.
-        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
-            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
-            (`pyrobust.zoo.as_image_set`).
+        model: a module that can be bounded, see ``BoundedModel``; the sweep runs it in evaluation mode.
+        data: images in the clip range, in a fixed order. Pass an ``ImageSet``; a pair (x, y) with x float32 [N, C, H,
+            W] or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable that yields pairs (x, y), see
+            `pyrobust.zoo.as_image_set`.
         epsilons: perturbation radii > 0, without duplicates, in any order.
-        box: for linf, a radius for each input element, such as a feature; finite and at least 0, in a shape that
-            broadcasts to an example, such as [1, D]. A radius of 0 fixes the element. With a box, epsilons and radii
-            are multiples of it, and ``epsilons`` is 1 by default. A box is not allowed for method "lipschitz" with
-            ``radius``.
+        box: for linf, one radius for each input element (for example, for each feature). The radii are finite and at
+            least 0, and their shape broadcasts to an example, such as [1, D]. A radius of 0 fixes the element. With a
+            box, epsilons and certified radii are multiples of it: at epsilon e, an element may change by at most e
+            times its radius in the box. The default of ``epsilons`` is then 1. A box is not allowed for method
+            "lipschitz" with ``radius``.
         radius: True to search for certified radii instead of giving verdicts at epsilons.
         largest: largest radius to try.
         attack: "pgd" (40 steps) to look for counterexamples, or None. An attack is possible only with epsilons.
@@ -110,12 +111,13 @@ def verify_dataset(
 
     Raises:
         InputError: a value out of range, labels that are not classes, or images outside the clip range.
-        InputTypeError: an argument of the wrong type, an unknown keyword; a model that is not a module, or not in
-            float32 or float64.
-        StoreError: the run cannot be written, is being written by another process, or has different parameters, which
-            the message lists.
+        InputTypeError: an argument has the wrong type, a keyword is unknown, the model is not a module, or the model is
+            neither in float32 nor in float64.
+        StoreError: the run cannot be written, is being written by another process, or was started with other
+            parameters; the message lists the differences.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first worker in the model, the data or the software, or
+            die repeatedly.
         ModelError: the model cannot be bounded or fails, or an attack breaks a certificate. Committed results are kept.
 
     >>> from pyrobust.zoo import load_data, load_model
@@ -201,7 +203,7 @@ class _VerifySweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Capture the network on the device."""
+        """Trace the network on the device, and make the attacks; yield the sweep, ready to compute chunks."""
         model, images, options, device = self.model, self.images, self.options, device or self.device
         # Identified before its first forward pass, which may change its buffers.
         identity = identify_model(model, self.settings)

@@ -1,4 +1,4 @@
-"""One chunk of a data set under verification: proofs and counterexamples side by side."""
+"""Verification of one chunk of a data set, by proofs and by a search for counterexamples."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def best_radii(
 
 
 class VerifyChunk:
-    """The ``Step`` of a verification: verifies the images of one chunk, with one attack for each epsilon."""
+    """Verifies the images of one chunk, with one attack for each epsilon; it is the ``Step`` of a verification."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class VerifyChunk:
         self.attacks = [AttackChunk(a, {**parameters, "epsilon": e}) for a, e in zip(attacks, epsilons, strict=False)]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of x [B, C, H, W], except idx, label and seconds; tell ``report`` the steps done."""
+        """Return the run's columns for images x [B, C, H, W], except idx, label and seconds; report finished steps."""
         self.runner.probe_rows(x)
         classes = self.queries.judge.classes_alone(x)
         clean, correct = classes.numpy(), classes == y
@@ -136,7 +136,7 @@ class VerifyChunk:
         }
 
     def _ball(self, epsilon: float) -> float | Tensor:
-        """Return a proof's perturbation radius, epsilon; with a box, return the radii of the elements, rounded up."""
+        """Return the radius to verify: epsilon or, with a box, epsilon times the box's radii, rounded up."""
         if self.box is None:
             return epsilon
         return scaled_boxes(self.box, torch.tensor([epsilon], dtype=torch.float64), up=True)

@@ -82,12 +82,13 @@ class RunState:
         abstained: number of images with an abstention.
         failed: number of images with a model output that has no largest logit, such as NaN.
         order: "data" or "random".
-        bounded: number of images that the bounds use. In a random order, these are all images before the first missing
-            one. Without bounds, the number is 0.
+        bounded: number of images from which the bounds are computed. In a random order, these are all images before the
+            first one that is not done. Without bounds, the number is 0.
         alpha: upper bound on the probability that the bounds of one rate are ever wrong.
         rates: rates of the images done.
         machines: maps each machine's name to the number of images that it computed (`Run.machines`).
-        set_aside: error of each chunk that was set aside, keyed by the chunk's first image.
+        set_aside: maps the first image of each chunk that was given up to the error; a resumed run computes these
+            chunks.
     """
 
     path: str
@@ -119,11 +120,11 @@ class RunWatcher:
     skipped if nothing was committed since the last reading.
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
-    the bounds of one rate hold at all moments of the run together. A user may therefore look at the bounds and stop the
-    run at any time. The bounds are for the images of this run, not for other images. The bounds need a random order
-    (``order="random"`` of the sweep), because the first images of a data set in its own order are not a random sample.
-    The images that sequential sampling finishes early are easy, so the bounds use only the images before the first
-    unfinished image in the order.
+    the bounds of one rate are correct at all moments of the run together. A user may therefore look at the bounds and
+    stop the run at any time. The bounds are for the images of this run, not for other images. The bounds need a random
+    order (``order="random"`` of the sweep), because the first images of a data set in its own order are not a random
+    sample. Sequential sampling finishes easy images early, so the finished images are not a random sample either. The
+    bounds therefore use only the images before the first unfinished image in the order.
 
     Args:
         path: the run file, which may not exist yet.
@@ -157,7 +158,7 @@ class RunWatcher:
 
     @property
     def run(self) -> Run | None:
-        """The run with the rows of the last state; None before the first state."""
+        """The run as ``state`` last read it; None before the first call, or if the file had no run."""
         return self._run
 
     def state(self) -> RunState | None:
@@ -260,7 +261,7 @@ def snapshot(path: str | os.PathLike[str]) -> Run:
         path: the run file.
 
     Returns:
-        The run, with its examples but without later commits.
+        The run in its current state, with its examples. Later commits do not change it.
 
     Raises:
         FileFormatError: the file is missing, damaged, or not a run.
@@ -292,7 +293,7 @@ def _signature(path: Path) -> tuple[Any, ...] | None:
 
 
 def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[WatchedRate, ...]:
-    """Return the rates over all rows, with bounds from the rows ``bounded``."""
+    """Return the rates over all rows; their bounds are computed from the rows ``bounded`` alone."""
     done, total = len(run), len(run.expected)
     if not done:
         return ()

@@ -73,10 +73,10 @@ def clean_accuracy(clean: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate
 def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
-    The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
-    not robust, even if the attack corrects it. The package uses this definition everywhere. The share of all examples
-    with a correct prediction at x_adv is another number: it is larger if an attack corrects a misclassified example,
-    and equal otherwise.
+    The worst case over a ball includes its center (Madry et al., 2018), so an example misclassified without an attack
+    is not robust, even if the attack corrects it. The package uses this definition everywhere. The share of all
+    examples with a correct prediction at x_adv is a different number. It is larger if the attack corrects a
+    misclassified example, and equal otherwise.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).

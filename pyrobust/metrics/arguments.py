@@ -1,4 +1,4 @@
-"""Checks of the columns that metrics take."""
+"""Checks of the tensors, arrays and lists that metrics take as arguments."""
 
 from __future__ import annotations
 

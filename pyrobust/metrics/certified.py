@@ -2,8 +2,8 @@
 
 Throughout, ``radius`` holds the certified radius R of each example, and ``correct`` tells whether the example's
 prediction is the label. For an abstention, the radius is 0 and ``correct`` is false. A verification with radius 0 has
-proved nothing, not even for the example itself: for results of verification, pass ``correct & (radius > 0)`` as
-``correct``.
+proved nothing, not even the prediction at the example itself. Therefore pass ``correct & (radius > 0)`` as ``correct``
+for results of verification.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def certified_accuracy(
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
         radii: r, finite, at least 0, in any order.
-        alpha: error probability of each confidence interval, in (0, 1). The intervals refer to the certified accuracy
-            on the distribution from which the examples are drawn; ``certified_accuracy_with_confidence`` accounts for
-            false certificates.
+        alpha: error probability of each confidence interval, in (0, 1). The intervals are for the certified accuracy on
+            the distribution from which the examples are drawn. They do not account for false certificates;
+            ``certified_accuracy_with_confidence`` does.
 
     Returns:
         One Rate per radius.
@@ -162,7 +162,8 @@ class CertifiedAccuracyBound:
         false: with probability at least 1 - delta, at most this many certificates are false.
         n_images: number of all images.
         alpha: upper bound on the probability that a certificate is false.
-        delta: upper bound on the probability that lower is too large.
+        delta: upper bound on the probability that ``lower`` exceeds the share of images that are counted and whose
+            certificate is true.
     """
 
     value: float
@@ -189,12 +190,13 @@ def certified_accuracy_with_confidence(
     ``min {k : P(Bin(n_images, alpha) > k) ≤ delta}``. With probability at least 1 - delta, at most q of the counted
     certificates are false. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
-    q is computed for all images, not only for the counted images: an image is counted only if its radius is large
-    enough, which may be more likely with a false certificate than with a true one. If every true radius were just below
-    the chosen radius, all counted certificates would be false.
+    q is computed for all images, not only for the counted images, because counting selects images by their radius. A
+    false certificate may reach the chosen radius more often than a true one. In the extreme case that the true radius
+    of every image is just below the chosen radius, all counted certificates are false.
 
-    The computed q is rigorous. ``P(Bin(N, alpha) ≥ k) ≤ delta`` holds if and only if the Clopper-Pearson lower bound of
-    k successes in N trials is at least alpha, and the computed lower bound is rounded down.
+    The computed q is rigorous, that is, never too small. ``P(Bin(N, alpha) ≥ k) ≤ delta`` holds if and only if the
+    Clopper-Pearson lower bound of k successes in N trials, with error probability delta, is at least alpha. The
+    computed lower bound is rounded down, so rounding can only make q larger.
 
     Args:
         count: number of images that are correct and certified at a radius chosen beforehand, in [0, n_images].

@@ -1,4 +1,4 @@
-"""How many crossings between probabilistic certificates and confirmed attacks can be due to chance.
+"""How many confirmed attacks inside certified balls can be due to chance, if the certificates are probabilistic.
 
 A crossing is an adversarial example inside a certified ball. With deterministic certificates, a single crossing proves
 an error. A probabilistic certificate is false with probability at most alpha. The test that confirms an attack on a
@@ -79,14 +79,14 @@ class CrossingRule:
 
 
 def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float = 0.01) -> CrossingRule:
-    """Number of crossings above which a run of probabilistic certificates fails: a binomial quantile.
+    """Return the rule that fails a run of probabilistic certificates with more crossings than chance can explain.
 
     An example is a crossing by chance only if its certificate is false or its attack is confirmed wrongly; this happens
-    with probability at most ``alpha + alpha_attack``. If the noise is independent between examples, and the confirming
-    test uses noise that neither the certificate nor the attack has used, the number of chance crossings is
-    stochastically dominated by ``Bin(n, alpha + alpha_attack)``. The number of chance crossings exceeds ``most``, the
-    quantile at ``1 - false_alarm``, with probability at most false_alarm. The quantile is computed rigorously
-    (``fixed_count``), with ``alpha + alpha_attack`` rounded up.
+    with probability at most ``alpha + alpha_attack``. Assume that the noise is independent between examples, and that
+    the confirming test uses noise that neither the certificate nor the attack has used. The number of chance crossings
+    is then stochastically dominated by ``Bin(n, alpha + alpha_attack)``. The rule's ``most`` is the quantile of this
+    distribution at ``1 - false_alarm``, so that more than ``most`` chance crossings occur with probability at most
+    false_alarm. ``fixed_count`` computes the quantile rigorously, with ``alpha + alpha_attack`` rounded up.
 
     Args:
         n: number of all examples for which certification was attempted, abstentions included, in [1, 10**9].
@@ -117,8 +117,8 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
 def union_bound(alphas: Iterable[float]) -> float:
     """Bound on the probability that any of several errors occurs, ``min(1, Σ alphas)``, rounded up.
 
-    A radius chosen as the best of several probabilistic certificates of one example is false only if one of the
-    certificates is false.
+    If an example's radius is the best of several probabilistic certificates, this radius is false only if at least one
+    of these certificates is false. The bound limits the probability of this.
 
     Args:
         alphas: error probabilities in [0, 1], at least one.

@@ -78,7 +78,7 @@ def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
 
 
 def distances_above(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
-    """Smallest float64 numbers not below the exact ``‖x_advᵢ − xᵢ‖``: the distances, rounded up once.
+    """Return the smallest float64 numbers that are at least the exact distances ``‖x_advᵢ − xᵢ‖``.
 
     Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so the result is
     the smallest float64 upper bound on the exact distance of the tensors.
@@ -158,7 +158,8 @@ def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float
 def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
-    Float64 sums decide where rounding cannot change the answer; exact rational arithmetic decides elsewhere.
+    Where rounding cannot change the answer, distances computed in float64 are compared with epsilon; elsewhere, the
+    comparison uses exact rational arithmetic.
 
     >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
@@ -185,7 +186,7 @@ def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bo
 
 
 def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
-    """Return the smallest float64 numbers not below the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0.
+    """Return the smallest float64 numbers that are at least the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0.
 
     Args:
         x_adv: see ``distances``.
@@ -284,9 +285,9 @@ def mean_distance(distances: Numbers, success: Numbers) -> float:
 def minimum_perturbation(distances: Numbers, success: Numbers) -> Tensor:
     """Smallest adversarial perturbation found for each example, over several attacks or budgets.
 
-    The result is ``minₐ {distances[a, i] : success[a, i]}``, or +inf if no attack succeeded. It is an upper bound on
-    the distance to the decision boundary (Szegedy et al., 2014, seek the same minimum). If an example is misclassified
-    without an attack, pass it as a success at distance 0.
+    The result for example i is ``minₐ {distances[a, i] : success[a, i]}``, or +inf if no attack succeeded. This
+    minimum, which Szegedy et al. (2014) also seek, is an upper bound on the example's distance to the decision
+    boundary. If an example is misclassified without an attack, pass it as a success at distance 0.
 
     Args:
         distances: [A, N], float, at least 0, finite where successful; one row per attack or budget.
@@ -313,14 +314,14 @@ def minimum_perturbation(distances: Numbers, success: Numbers) -> Tensor:
 def perturbation_quantiles(minimum: Numbers, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
     """Quantiles of the smallest adversarial perturbations; q = 0.5 is the median.
 
-    The quantile is the smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution
-    function (the first definition of Hyndman and Fan, 1996). A quantile is always one of the given values, never
-    interpolated. It may therefore be +inf, the value of an example that was never fooled. q = 0 gives the smallest
-    value.
+    The quantile for q is the smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``. This is the inverse of the empirical
+    distribution function (the first definition of Hyndman and Fan, 1996). A quantile is always one of the given values,
+    never interpolated. It may therefore be +inf, the value of an example that was never fooled. q = 0 gives the
+    smallest value.
 
     Args:
         minimum: [N], float, at least 0, +inf allowed; see ``minimum_perturbation``.
-        q: shares in [0, 1]; each is interpreted as the decimal that Python prints for it.
+        q: shares in [0, 1]; each stands for the decimal number that Python prints for it, so 0.07 means exactly 7/100.
 
     Returns:
         One number per share.

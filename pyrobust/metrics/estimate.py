@@ -59,9 +59,9 @@ class Estimate:
 def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) -> Estimate:
     """Return the mean of values [N] with its percentile bootstrap interval.
 
-    Above 32,768 examples, no resamples are drawn, since sampling would only add noise. Instead, the distribution of a
-    resample's mean is expanded from its first three moments (Cornish and Fisher, 1938), with a relative error of order
-    1/N.
+    Above 32,768 examples, no resamples are drawn, since sampling would only add noise. Instead, the distribution of the
+    mean of a resample is computed by an expansion in the first three moments of this distribution (Cornish and Fisher,
+    1938), with a relative error of order 1/N.
     """
     alpha = checked_alpha(alpha)
     resamples, seed = integer("resamples", resamples, 100), integer("seed", seed, 0)
@@ -84,8 +84,8 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Clip an interval to the range of the values; then, if it does not contain the mean, widen it until it does.
 
-    An end of the interval can lie outside the range in two cases: if the end comes from an expansion and a few values
-    outweigh all others, or if all values are equal and the end is rounded.
+    An end of the interval can lie outside the range in two cases. Either the end comes from an expansion and a few
+    values outweigh all others, or all values are equal and the end is rounded.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)

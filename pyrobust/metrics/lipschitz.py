@@ -1,11 +1,12 @@
 """Robustness proved from the Lipschitz constant of a classifier.
 
-The logits of a network with l2 Lipschitz constant L change by at most L·‖δ‖₂ when its input changes by δ. So a margin
-of the logits, divided by its largest change per unit of distance, is a radius within which the prediction is constant
-(Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are taken
-from deel-lip. They take logits and labels, in this order, like PyTorch's losses; ``pyrobust.compat.deel_lip`` has the
-metrics with Keras's order of arguments. ``reduction`` may also be spelled as in Keras, in upper or lower case: "auto"
-and "sum_over_batch_size" are the mean, and None is "none".
+If the input of a network with l2 Lipschitz constant L changes by δ, its logits change by at most L·‖δ‖₂. The margin
+between two logits can therefore shrink only at a limited rate. The margin, divided by its largest change per unit of
+distance, is a radius within which the prediction is constant (Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al.,
+2021). The four metrics, their names and their defaults are taken from deel-lip. They take logits and labels, in this
+order, like PyTorch's losses; ``pyrobust.compat.deel_lip`` has the metrics with Keras's order of arguments.
+``reduction`` may also be spelled as in Keras, in upper or lower case; "auto" and "sum_over_batch_size" are the mean,
+and None is "none".
 
 The metrics neither check ``lip_const`` nor account for the rounding of the logits. ``pyrobust.lipschitz_bound`` proves
 a constant; ``BoundedModel.certified_radius(method="lipschitz")`` gives certificates that account for all rounding.
@@ -93,7 +94,7 @@ class _AvgRobustness(ProvableMetric):
         return self.delta_correction(margins) / self.certificate_factor
 
     def delta_correction(self, delta: Tensor) -> Tensor:
-        """φ(t): t with ``negative_robustness``, else max(t, 0)."""
+        """Return φ(t) for each margin t: t itself with ``negative_robustness``, else max(t, 0)."""
         return delta if self.negative_robustness else delta.clamp(min=0)
 
 
@@ -126,15 +127,15 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(1.0, epsilon, lip_const, reduction, name)
 
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``binary_margins``."""
+        """Return float64 [N], 1 where robustness is proved, else 0; arguments as for ``binary_margins``."""
         return self._proved(binary_margins(logits, labels))
 
 
 class BinaryProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
 
-    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ is the
-    identity. The metric is differentiable with respect to the logits.
+    φ(t) = max(t, 0), so a misclassified example counts as 0 but stays in the mean. With ``negative_robustness``, φ is
+    the identity. The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
@@ -172,10 +173,10 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
 class CategoricalProvableRobustAccuracy(_RobustAccuracy):
     """Share of examples whose prediction is proved to be the label within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
 
-    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. With ``disjoint_neurons``, each logit by itself has l2 Lipschitz
-    constant L (the last layer's rows are normalized one by one), and c = 2·L. Otherwise, the vector of logits has
-    constant L; a difference of two logits then has constant √2·L, so c = √2·L. The inequality is strict. A row with NaN
-    or inf proves nothing. The metric has no gradient.
+    For label l, the margin is ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)``. The number c bounds the l2 Lipschitz constant of
+    a difference of two logits. With ``disjoint_neurons``, L is the l2 Lipschitz constant of each single logit (the last
+    layer's rows are normalized one by one), so c = 2·L. Otherwise, L is the constant of the whole vector of logits, so
+    c = √2·L. The inequality is strict. A row with NaN or inf proves nothing. The metric has no gradient.
 
     Args:
         epsilon: radius ε, finite, at least 0.
@@ -206,15 +207,15 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
 
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``categorical_margins``."""
+        """Return float64 [N], 1 where robustness is proved, else 0; arguments as for ``categorical_margins``."""
         return self._proved(categorical_margins(logits, labels))
 
 
 class CategoricalProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
 
-    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean. With ``negative_robustness``, φ is the
-    identity. The metric is differentiable with respect to the logits.
+    φ(t) = max(t, 0), so a misclassified example counts as 0 but stays in the mean. With ``negative_robustness``, φ is
+    the identity. The metric is differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.

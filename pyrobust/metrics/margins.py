@@ -167,5 +167,5 @@ def _in_row(ones: Tensor) -> str:
 
 
 def _only_finite(margins: Tensor, usable: Tensor) -> Tensor:
-    """Return the margins, -inf where not ``usable``; margins that overflow float64 become ± the largest float64."""
+    """Return the margins, clamped to ± the largest float64, with -inf where ``usable`` is false."""
     return torch.where(usable, margins.clamp(-_LARGEST, _LARGEST), -math.inf)

@@ -28,8 +28,10 @@ class PairedComparison:
         only_first: number of examples with only the first outcome.
         only_second: number of examples with only the second outcome.
         neither: number of examples with neither outcome.
-        p_value: probability of counts at least as extreme if the alternative is false; not below the exact p-value.
-        alternative: "greater": the first outcome is more frequent; "less": it is less frequent; or "two-sided".
+        p_value: the probability of counts at least as extreme as these if the alternative is false. It is rounded up,
+            so it is never below the exact p-value.
+        alternative: what is tested, "greater" (the first outcome is more frequent), "less" (it is less frequent) or
+            "two-sided" (the frequencies differ).
     """
 
     both: int
@@ -102,9 +104,9 @@ def paired_test(
 class RadiusComparisons(Tabular):
     """Paired comparisons of two classifiers at several radii, made by ``compare_at_radii``.
 
-    Reject the hypothesis of equal shares at every radius whose adjusted p-value is at most alpha. The probability that
-    any of these rejections is wrong is then at most alpha (Holm, 1979). The p-values in ``comparisons`` are not
-    adjusted.
+    At every radius whose adjusted p-value is at most alpha, reject the hypothesis that the two classifiers have equal
+    shares of certified or robust examples. The probability that at least one of these rejections is wrong is then at
+    most alpha (Holm, 1979). The p-values in ``comparisons`` are not adjusted.
 
     Attributes:
         radii: [R], as given.
@@ -130,7 +132,7 @@ class RadiusComparisons(Tabular):
         )
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each radius."""
+        """Return the columns of a table with one row for each radius."""
         names = ("both", "only_first", "only_second", "neither", "difference", "p_value")
         columns = {"radius": list(self.radii)} | columns_of(self.comparisons, names)
         return columns | {"adjusted": list(self.adjusted)}
@@ -153,16 +155,17 @@ def compare_at_radii(
 ) -> RadiusComparisons:
     """Compare two classifiers on the same examples at each radius, by the exact test of ``paired_test``.
 
-    Outcome "certified" compares certified radii: an example counts at r if ``radius ≥ r`` and ``radius > 0``. Outcome
-    "robust" compares distances of adversarial examples: an example counts unless ``distance ≤ r``. An example whose
-    radius or distance is NaN counts neither as certified nor as broken, as in ``robustness_shares``.
+    With outcome "certified", an example counts as certified at r if its certified radius has ``radius ≥ r`` and
+    ``radius > 0``. With outcome "robust", an example counts as robust at r unless its adversarial example has
+    ``distance ≤ r``. An example whose radius or distance is NaN is neither certified nor broken, as in
+    ``robustness_shares``, so it does not count as certified but counts as robust.
 
     Args:
-        first: [N], float, the radius or distance of each example for the first classifier, at least 0 or NaN; radii are
-            finite, and 0 if nothing is proved for the correct class; distances are 0 if the example is misclassified,
+        first: [N], float, the radius or distance of each example for the first classifier, at least 0 or NaN. Radii are
+            finite, and 0 if nothing is proved for the correct class. Distances are 0 if the example is misclassified,
             and inf if no adversarial example is known.
         second: [N], float, for the second classifier on the same examples.
-        radii: r, at least one, finite, at least 0; chosen before seeing the results.
+        radii: the radii r to compare at, at least one, each finite and at least 0; chosen before seeing the results.
         outcome: "certified" or "robust".
         alternative: alternative of every test, as in ``paired_test``.
 

@@ -32,7 +32,7 @@ def rising(largest: float) -> list[float]:
 
 
 def usual_radii(largest: float) -> list[float]:
-    """Return the radii of ``quarters`` or, if the largest radius is below 0.75, the radius 0 and those of ``rising``.
+    """Return 0 and the radii of ``rising`` if the largest radius is below 0.75, otherwise the radii of ``quarters``.
 
     >>> usual_radii(0.9), usual_radii(0.0)
     ([0.0, 0.25, 0.5, 0.75], [0.0])

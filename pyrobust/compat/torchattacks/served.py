@@ -205,7 +205,7 @@ def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossN
     """Return the gradient [B, ...] of the loss, up to a positive factor for each example.
 
     The factors prevent underflow. If examples are coupled, an input affects the losses of several examples, and
-    different factors would give these losses different weights. In this case, all factors are therefore 1.
+    different factors would give these losses different weights. All factors of "ce" are therefore 1 in this case.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))

@@ -29,11 +29,11 @@ _LARGEST = sys.float_info.max
 
 
 class SandwichChunk:
-    """The ``Step`` of a sandwich of a base classifier: it computes both bounds for the images of one chunk.
+    """Computes both bounds for the images of one chunk; it is the ``Step`` of a sandwich of a base classifier.
 
     ``confirming`` holds attacks at increasing epsilons; each attack runs on the images that are undecided at its
-    epsilon. For an image for which no adversarial example was found, certificates are tried at radii up to
-    ``farthest``: the diameter of the clip range or, without a clip range, of the data's range.
+    epsilon. If no adversarial example was found for an image, certificates are tried at radii up to ``farthest``. This
+    is the diameter of the clip range or, without a clip range, of the data's range.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SandwichChunk:
         self.options, self.methods, self.farthest = options, methods, farthest
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images x [B, C, H, W], except idx, label and seconds; report finished images."""
+        """Return the run's columns for images x [B, C, H, W], except idx, label and seconds; report finished images."""
         label = y.numpy()
         self.runner.probe_rows(x)
         clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)

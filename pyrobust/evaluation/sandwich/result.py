@@ -44,8 +44,9 @@ class Crossing:
         lower_by: the method that proved ``lower``, or "smoothing".
         upper: the distance of the adversarial example, at most ``lower``.
         upper_by: the attack that found the adversarial example.
-        margin: at most 0. For a base classifier with semantics "float32", the margin at the adversarial example; with
-            "real", an upper bound of this margin. None for a smoothed classifier.
+        margin: for a base classifier, the label's logit minus the largest other logit at the adversarial example; at
+            most 0. With semantics "real", it is an upper bound of this difference in exact arithmetic. None for a
+            smoothed classifier.
         p_value: for a smoothed classifier, the p-value of the test that rejected the label. None for a base classifier.
     """
 
@@ -134,7 +135,7 @@ class Sandwich(Tabular):
 
     @cached_property
     def confidence(self) -> _Floats:
-        """Confidence of each prediction, float64 [N]: softmax probability, or share of the votes after smoothing."""
+        """Confidence, float64 [N]: the largest softmax probability or, after smoothing, the largest share of votes."""
         if not self.smoothed:
             return self.run.table["confidence"]
         votes = self.run.histogram("counts")
@@ -145,10 +146,11 @@ class Sandwich(Tabular):
     def crossings(self) -> tuple[Crossing, ...]:
         """Examples with ``upper ≤ lower`` whose misclassification is certain, in index order.
 
-        For a base classifier with semantics "float32", the observed margin at the adversarial example is at most 0;
-        with "real", an upper bound of this margin is at most 0. With "real", the classifier is therefore wrong at the
-        adversarial example even in exact arithmetic. For a smoothed classifier, the statistical test rejected the
-        label.
+        What counts as certain depends on the classifier. For a base classifier with semantics "float32", the margin
+        observed at the adversarial example must be at most 0. With "real", an upper bound of this margin must be at
+        most 0; the classifier is then wrong at the adversarial example even in exact arithmetic. (The margin is the
+        label's logit minus the largest other logit.) For a smoothed classifier, the statistical test must have rejected
+        the label.
         """
         table = self.run.table
         crossed = (table["upper"] <= table["lower"]) & (table["lower"] > 0)
@@ -177,12 +179,13 @@ class Sandwich(Tabular):
         return crossing_rule(len(self), self.run.parameters["alpha"], self.run.parameters["alpha_attack"]).most
 
     def check(self) -> None:
-        """Raise unless chance can explain the crossings.
+        """Raise CrossingError if there are more crossings than chance can explain.
 
         Raises:
             CrossingError: for a base classifier, there is a crossing; for a smoothed classifier, there are more
-                crossings than ``allowed_crossings``. A run of a smoothed classifier with correct bounds exceeds this
-                number with probability at most 0.01. The message names the examples and the file.
+                crossings than ``allowed_crossings``. If the certificates and attacks of a smoothed classifier are wrong
+                only with their stated probabilities, a run exceeds this number with probability at most 0.01. The
+                message names the examples and the file.
         """
         if len(self.crossings) <= self.allowed_crossings:
             return
@@ -252,13 +255,14 @@ class Sandwich(Tabular):
 
         Args:
             other: a sandwich of the same data, norm and examples.
-            radii: chosen before seeing the results.
+            radii: the radii at which to compare; choose them before you see the results.
             outcome: "certified" compares lower bounds, "robust" compares upper bounds.
-            alternative: "greater" asks whether this classifier has more successes.
+            alternative: "greater" asks whether more examples are certified (or robust) for this classifier than for
+                ``other``.
 
         Raises:
             InputError: a sandwich of other examples or data, or in another norm.
-            InputTypeError: not a Sandwich.
+            InputTypeError: ``other`` is not a Sandwich.
         """
         if not isinstance(other, Sandwich):
             raise InputTypeError("other", "a Sandwich", kind(other))

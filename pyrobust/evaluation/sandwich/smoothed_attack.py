@@ -28,7 +28,7 @@ _RESERVE = 3.0
 
 
 class AveragedClassifier(nn.Module):
-    """Logarithms of class probabilities that are averaged over fixed samples of a smoother's noise.
+    """Model that returns the logarithms of class probabilities averaged over fixed samples of a smoother's noise.
 
     The output ``log((1/m)·Σₖ softmax(f(x + δₖ)))`` is a differentiable surrogate of the smoothed classifier, for
     attacks (Salman et al., 2019). All inputs share the m samples, which are reserved for attacks.
@@ -62,10 +62,10 @@ class AveragedClassifier(nn.Module):
 class SmoothedAttack:
     """Searches for the nearest input at which a smoothed classifier predicts a class other than the label.
 
-    A minimum-norm attack (DDN in l2, FMN in l1) on the averaged probabilities gives a direction. The search follows
-    this direction and counts votes on the attack's own noise samples, to locate the nearest point at which a test with
-    ``n_attack`` samples will probably reject the label. A separate test on other noise decides whether the attack
-    succeeds.
+    A minimum-norm attack (DDN in l2, FMN in l1) on the averaged probabilities gives a direction. Along this direction,
+    the search looks for the nearest point at which a test with ``n_attack`` samples will probably reject the label. It
+    judges each point by votes on the attack's own noise samples. A separate test on other noise decides whether the
+    attack succeeds.
 
     Args:
         smoother: the smoothed classifier; its grid of pixel values must already be chosen.
@@ -115,7 +115,7 @@ class SmoothedAttack:
         Args:
             x: [B, C, H, W], float32, in the clip range and on the smoother's grid.
             y: [B], int64, the labels.
-            indices: [B], data-set indices, for the noise.
+            indices: [B], the data-set indices of the images, which determine the noise.
         """
         nearest = self.attack.minimum(x, y, indices=indices, margin=False)
         delta = nearest.x_adv.cpu().double() - x.double()

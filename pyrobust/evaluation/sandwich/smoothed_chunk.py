@@ -16,7 +16,7 @@ from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 
 
 class SmoothedSandwichChunk:
-    """The ``Step`` of a sandwich of a smoothed classifier: bounds the images of one chunk."""
+    """Computes both bounds for the images of one chunk; it is the ``Step`` of a sandwich of a smoothed classifier."""
 
     def __init__(self, smoother: RandomizedSmoothing, parameters: Mapping[str, Any]) -> None:
         self.smoother, self.parameters = smoother, parameters
@@ -26,7 +26,7 @@ class SmoothedSandwichChunk:
         self.attack = SmoothedAttack(smoother, clip, shape, **parameters["settings"], **tests)
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of x [B, C, H, W], except idx, label and seconds; tell ``report`` the samples done."""
+        """Return the run's columns for images x [B, C, H, W], except idx, label and seconds; report samples done."""
         p = self.parameters
         label = y.numpy()
         certified = self.smoother.certify_batch(

@@ -140,47 +140,50 @@ def sandwich_dataset(
     """Bound the distance to misclassification of each example from both sides, and store each finished chunk.
 
     For a base classifier, the lower bound is the largest radius that a bound-propagation method proves. The upper bound
-    is the distance of the nearest adversarial example found. Without ``epsilons``, the attack is
-    ``MinimumNormEnsemble``; otherwise, AutoAttack runs at each epsilon, on the examples that are undecided at this
-    epsilon. Both bounds are for the same model. With the default semantics "float32", the certificate covers the same
-    floating-point forward pass that classifies the adversarial example.
+    is the distance of the nearest adversarial example found. The attack is ``MinimumNormEnsemble``. With ``epsilons``,
+    AutoAttack also runs at each epsilon, on the examples whose lower bound is below this epsilon and whose upper bound
+    is above it. Both bounds are for the same model. With the default semantics "float32", the certificate covers the
+    same floating-point forward pass that classifies the adversarial example.
 
     For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
-    example. The attack follows gradients of class probabilities averaged over its own noise samples (Salman et al.,
-    2019). It succeeds only where a test with ``n_attack`` other noise samples rejects the label. This test runs once
-    for each example, and is wrong with probability at most ``alpha_attack``.
+    example. The attack follows gradients of averaged class probabilities; the average is over noise samples that only
+    the attack uses (Salman et al., 2019). The attack succeeds only if a statistical test on ``n_attack`` other noise
+    samples rejects the label. This test runs once for each example, and is wrong with probability at most
+    ``alpha_attack``.
 
-    The certified radius is at most the true distance, which is at most the attacked distance. If the lower bound is at
-    least the upper bound, one of the two bounds is false: this is a crossing (``Sandwich.crossings``). Certified radii
-    are searched up to 1.05 times the attacked distance.
+    The true distance is at least the certified radius, and at most the distance of the adversarial example. If the
+    lower bound of an example is at least its upper bound, one of the two bounds must be false. Such an example is
+    called a crossing (``Sandwich.crossings``). Certified radii are searched up to 1.05 times the distance of the
+    adversarial example, so that false certificates can be detected.
 
     A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep.
 
     Args:
         classifier: a module that can be bounded, see ``BoundedModel``; or a ``RandomizedSmoothing``.
-        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
-            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
-            (`pyrobust.zoo.as_image_set`).
+        data: images in the clip range, in a fixed order. Pass an ``ImageSet``; a pair (x, y) with x float32 [N, C, H,
+            W] or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable that yields pairs (x, y), see
+            `pyrobust.zoo.as_image_set`.
         norm: "linf" (default), "l2" or "l1"; a smoothed classifier has its own norm.
         epsilons: radii > 0 at which AutoAttack runs. Default: none. ``epsilons``, ``box`` and ``semantics`` are for a
             base classifier.
-        box: for linf, a radius for each input element, such as a feature; finite and at least 0, in a shape that
-            broadcasts to an example, such as [1, D]. A radius of 0 fixes the element. With a box, all radii and
-            distances are multiples of it. Default: none.
-        semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds to method
-            "cascade".
+        box: for linf, one radius for each input element (for example, for each feature). The radii are finite and at
+            least 0, and their shape broadcasts to an example, such as [1, D]. A radius of 0 fixes the element. With a
+            box, all other radii and all distances are multiples of it: at radius r, an element may change by at most r
+            times its radius in the box. Default: none.
+        semantics: "float32" or "real", see ``BoundOptions``; default "float32". With "real", the method "cascade" also
+            tries Lipschitz bounds.
         method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
-        n0: samples that select the class, default 100. The arguments from ``n0`` to ``draws`` are for a smoothed
-            classifier.
-        n: samples that bound the probability of that class, default 10,000.
+        n0: noise samples that select the class to certify, default 100. The arguments from ``n0`` to ``draws`` are for
+            a smoothed classifier.
+        n: noise samples that bound the probability of that class, default 10,000.
         alpha: probability that one certificate is wrong, in (0, 1), default 0.001.
-        n_attack: samples of the test at an adversarial example, default 10,000.
-        alpha_attack: probability that one test is wrong, in (0, 1), default 0.001.
+        n_attack: noise samples of the test that decides whether an attack succeeds, default 10,000.
+        alpha_attack: probability that one such test is wrong, in (0, 1), default 0.001.
         steps: steps of the attack, default 50.
         draws: noise samples over which the attack's gradients are averaged, default 32.
         clip: range of valid values, for both bounds; a base classifier also takes a range for each element, as tensors
-            that broadcast to an example. None for no limit. With None, if no adversarial example is found, radii are
-            searched up to the diameter of the data's own range.
+            that broadcast to an example. None for no limit. If there is no limit and no adversarial example is found,
+            radii are searched up to the diameter of the range that the data span.
         seed: random seed of the attacks, default 0; a smoothed classifier has its own seed.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
@@ -191,14 +194,16 @@ def sandwich_dataset(
         Sandwich.
 
     Raises:
-        InputError: a value out of range, an argument that applies only to the other kind of classifier (base or
-            smoothed), labels that are not classes, images outside the clip range; semantics "float32" under settings
-            that allow other arithmetic, such as TF32.
-        InputTypeError: an argument of the wrong type; a model that is not a module, or not in float32 or float64.
-        StoreError: the run cannot be written, is being written by another process, or has different parameters, which
-            the message lists.
+        InputError: a value is out of range, an argument applies only to the other kind of classifier (base or
+            smoothed), labels are not classes, or images lie outside the clip range. Also raised for semantics "float32"
+            if the settings allow other arithmetic, such as TF32.
+        InputTypeError: an argument has the wrong type, the model is not a module, or the model is neither in float32
+            nor in float64.
+        StoreError: the run cannot be written, is being written by another process, or was started with other
+            parameters; the message lists the differences.
         FileFormatError: ``out`` is damaged, or not a run.
-        WorkerError: workers cannot be started, differ from the first worker, or die repeatedly.
+        WorkerError: workers cannot be started, differ from the first worker in the model, the data or the software, or
+            die repeatedly.
         ModelError: the model cannot be bounded, or fails on the first image. Later exceptions of the model propagate
             unchanged; committed results are kept.
 
@@ -294,7 +299,7 @@ class _SandwichSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Capture the network on the device, and make the attacks."""
+        """Trace the network on the device, and make the attacks; yield the sweep, ready to compute chunks."""
         model, images, options, sizes = self.model, self.images, self.options, self.epsilons
         norm, clip = options.norm, self.clip
         # Identified before its first forward pass, which may change its buffers.
