@@ -295,7 +295,7 @@ class AutoAttack:
             return_labels: whether to return the model's predictions as well.
 
         Returns:
-            A dictionary: name of the attack → the result of ``run_standard_evaluation`` with this attack alone.
+            A dictionary from the attack's name to the result of ``run_standard_evaluation`` with this attack alone.
 
         Raises:
             InputError: values out of range.

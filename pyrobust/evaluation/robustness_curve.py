@@ -44,9 +44,9 @@ class Confirmation:
     Attributes:
         attack: name of the attack.
         epsilon: its perturbation radius.
-        examples: number of attacked examples.
-        broken: number of attacked examples that the attack broke.
-        proved: number of examples not attacked, because they are proved robust at epsilon (``certify_first``).
+        examples: number of examples left unbroken at epsilon, attacked or proved.
+        broken: number of these examples that the attack broke.
+        proved: number of these examples not attacked, because they are proved robust at epsilon (``certify_first``).
     """
 
     attack: str

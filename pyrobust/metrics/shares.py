@@ -34,15 +34,16 @@ class RobustnessShares(Tabular):
     The three shares add up to 1 at each radius. ``1 - attacked`` is the robust accuracy under attack, ``certified`` is
     the certified accuracy and ``undecided`` is the certification gap between them.
 
-    Every interval is for one share at one radius: it misses with probability at most its alpha, but the probability
-    that all intervals hold together may be below 1 - alpha. ``robustness_shares`` computes these shares.
+    Each interval is for one share at one radius, and misses the true share with probability at most ``alpha``. The
+    probability that all intervals hold together may be below ``1 - alpha``. ``robustness_shares`` computes these
+    shares.
 
     Attributes:
         radii: [R], as given.
         certified, attacked, undecided: [R], Rates.
-        crossings: int64, positions of the examples with ``upper ≤ lower`` and ``lower > 0``: an attack succeeded inside
-            the certified ball, so the certificate or the attack is wrong. An example that is both certified and
-            attacked at a radius counts as attacked at this radius.
+        crossings: int64, positions of the examples for which an attack succeeded inside the certified ball (``upper ≤
+            lower`` and ``lower > 0``). For each of them, the certificate or the attack is wrong. An example that is
+            both certified and attacked at a radius counts as attacked at this radius.
         alpha: upper bound on the probability that a single interval misses.
         n: number of examples.
     """
@@ -59,7 +60,7 @@ class RobustnessShares(Tabular):
         return summary(self, examples=self.n, radii=list(self.radii), crossings=len(self.crossings))
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each radius."""
+        """Return the columns of a table with one row for each radius."""
         columns: dict[str, Any] = {"radius": list(self.radii)}
         for name in ("certified", "attacked", "undecided"):
             rates: tuple[Rate, ...] = getattr(self, name)
@@ -87,8 +88,8 @@ class GroupShares(Tabular):
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
         shares: [G], the RobustnessShares of each group; ``crossings`` are positions among all examples.
-        alpha: upper bound, for each share and radius, on the probability that the interval of at least one group misses
-            the true share.
+        alpha: for each share at each radius, an upper bound on the probability that the interval of at least one group
+            misses the true share.
     """
 
     groups: _Ints
@@ -102,7 +103,7 @@ class GroupShares(Tabular):
         return summary(self, groups=len(self), examples=sum(shares.n for shares in self.shares), alpha=self.alpha)
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each group and radius."""
+        """Return the columns of a table with one row for each group and radius."""
         columns: dict[str, Any] = {"group": [], "examples": []}
         for group, shares in zip(self.groups.tolist(), self.shares, strict=True):
             columns["group"] += [group] * len(shares.radii)
@@ -139,7 +140,7 @@ def robustness_shares(
         lower: [N], float, the radius proved for the correct class, finite, at least 0; NaN or 0 if nothing is proved.
         upper: [N], float, the distance of an adversarial example, at least 0; 0 if the example is misclassified without
             an attack, inf or NaN if no adversarial example is known.
-        radii: r, finite, at least 0, in any order.
+        radii: the radii r, finite, at least 0, in any order.
         alpha: upper bound on the probability that a single interval misses, in (0, 1). The intervals come from
             ``estimate_rate``, and refer to the shares in the distribution from which the examples are drawn.
 
@@ -167,15 +168,15 @@ def robustness_shares_by_group(
     groups: Tensor | npt.NDArray[Any],
     alpha: float = 0.05,
 ) -> GroupShares:
-    """The shares of ``robustness_shares`` for each group of examples, with simultaneous intervals over the groups.
+    """Compute ``robustness_shares`` of each group of examples, with intervals that hold for all groups together.
 
     Args:
         lower: [N], as in ``robustness_shares``.
         upper: [N], as in ``robustness_shares``.
         radii: as in ``robustness_shares``.
         groups: [N], integers of at least 0: labels, or the bins of ``confidence_bins``.
-        alpha: upper bound, for each share and radius, on the probability that at least one group's interval misses the
-            true share; in (0, 1).
+        alpha: for each share at each radius, an upper bound on the probability that at least one group's interval
+            misses the true share; in (0, 1).
 
     Returns:
         GroupShares.
@@ -202,17 +203,19 @@ def robustness_shares_by_group(
 def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> tuple[_Ints, _Floats]:
     """Sort examples into bins of nearly equal size by the confidence of their prediction.
 
-    The upper edges are quantiles of the given values (the inverse of the empirical distribution function). Each value
-    belongs to the first bin whose upper edge is at least this value. Equal values share a bin, so some bins can be
-    larger, and there can be fewer bins than ``n_bins``. A confidence interval for a bin is a statement about other
-    examples whose confidence lies between the bin's edges, and treats these edges as chosen beforehand.
+    The upper edges of the bins are quantiles of the given values, computed with the inverse of the empirical
+    distribution function. Each value belongs to the first bin whose upper edge is at least this value. Equal values
+    share a bin, so some bins can be larger, and there can be fewer bins than ``n_bins``. A confidence interval for a
+    bin is a statement about other examples whose confidence lies between the bin's edges. It treats these edges as if
+    they had been chosen beforehand.
 
     Args:
         confidence: [N], float, finite; for example a probability, a margin of logits or p̂_A.
         n_bins: largest number of bins.
 
     Returns:
-        (bins int64 [N], 0 for the least confident; edges float64 [B], the largest value of each bin).
+        (bins, edges), where bins is int64 [N], with 0 for the least confident examples, and edges is float64 [B], the
+        largest value of each bin.
 
     Raises:
         InputError: no examples, a value that is not finite, or n_bins below 1.
@@ -258,7 +261,7 @@ def _rates(chosen: list[_Flags], alpha: float) -> tuple[Rate, ...]:
 
 
 def _radius_columns(lower: Any, upper: Any) -> tuple[_Floats, _Floats]:
-    """Check both columns: NaN is allowed, an infinite certified radius is not."""
+    """Return both columns as float64. Both may contain NaN, but a certified radius must not be infinite."""
     proved = checked_bounds("lower", lower, infinite=False)
     return proved, checked_bounds("upper", upper, infinite=True, n_examples=len(proved))
 

@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 
 def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> tuple[float, float]:
-    """Interval of a random subset's accuracy: quantiles of the hypergeometric distribution.
+    """Compute an interval for a random subset's accuracy from quantiles of the hypergeometric distribution.
 
     The number of successes in a subset has ``P(X = k) = C(K, k)·C(n - K, m - k) / C(n, m)``, where K is the number of
     successes among all n examples and m is the size of the subset. The probability beyond each end is at most
@@ -37,7 +37,8 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
         alpha: upper bound on the probability that a subset's accuracy is outside the interval, in (0, 1).
 
     Returns:
-        (lower, upper), shares of the subset; both equal the share of all examples if the subset contains all of them.
+        (lower, upper), as shares of successes in the subset. If the subset contains all examples, both equal the share
+        of successes among all examples.
 
     Raises:
         InputError: a value out of range.

@@ -42,8 +42,7 @@ def attack_success_rate(clean: Numbers, adversarial: Numbers, labels: Numbers, a
 def success_rate_on_correct(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of the correctly classified examples that the attack breaks.
 
-    The rate is ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times one minus
-    this rate.
+    The rate is ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times ``1 - rate``.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).

@@ -2,9 +2,9 @@
 
 p_A is the probability that the base classifier, under the smoothing noise, returns the correct class; its estimate is
 p̂_A = n_A / n. Sun, Mao, Müller and Vechev ("Average Certified Radius is a Poor Metric for Randomized Smoothing", 2025)
-recommend the empirical distribution of p̂_A in place of the average certified radius. This distribution does not depend
-on the scale of sigma; apart from sampling error, it does not depend on alpha or n either. A few easy examples cannot
-dominate it.
+recommend the empirical distribution of p̂_A in place of the average certified radius. Unlike a radius, p̂_A is not
+scaled by sigma. Apart from sampling error, its distribution does not depend on alpha or n either. A few easy examples
+cannot dominate this distribution.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ClassSummary:
         area: area under the survival curve of the class's examples.
         median: median p̂_A of these examples.
         share_below_half: share of these examples with p̂_A < 1/2.
-        hard_share: share of these examples that are hard.
+        hard_share: share of these examples that are hard, that is, ``1/2 ≤ p̂_A < 0.9``.
     """
 
     label: int
@@ -61,10 +61,11 @@ class SurvivalCurve(Tabular):
     Abstentions and wrong predictions count with p̂_A = 0. ``survival_curve`` computes the curve.
 
     Attributes:
-        thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
+        thresholds: [501], float64, the doubles nearest to 0.500, 0.501, …, 1.000.
         share: [501], float64, non-increasing.
-        lower, upper: [501], float64, the share for the fewest and for the most votes that are consistent with a log;
-            equal to ``share`` if votes are exact. ``lower`` and ``upper`` are not a confidence band (see `band`).
+        lower, upper: [501], float64, the share if each example has the fewest, or the most, votes that are consistent
+            with a log; equal to ``share`` if votes are exact. ``lower`` and ``upper`` are not a confidence band (see
+            `band`).
         p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 for a wrong prediction or an abstention.
     """
 
@@ -83,7 +84,7 @@ class SurvivalCurve(Tabular):
         return summary(self, examples=len(self.p_a), area=self.area, share_below_half=self.share_below_half)
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each threshold."""
+        """Return the columns of a table with one row for each threshold."""
         return {"threshold": self.thresholds, "share": self.share, "lower": self.lower, "upper": self.upper}
 
     def _attributes(self) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class SurvivalCurve(Tabular):
 
     @property
     def area(self) -> float:
-        """Area under the curve y(t) from t = 1/2 to 1, relative to its maximum: ``2·∫ y(t) dt``, in [0, 1].
+        """Area under the curve y(t) from t = 1/2 to 1, as a share of the largest possible area: ``2·∫ y(t) dt``.
 
         The area is computed in closed form, ``(1/N)·Σ max(0, 2·p̂_A - 1)``, independent of the grid of thresholds.
         """
@@ -136,10 +137,12 @@ class SurvivalCurve(Tabular):
         return bootstrap_mean(_area_contributions(self.p_a), alpha, resamples=resamples, seed=seed)
 
     def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
-        """Compute exact binomial intervals, one per threshold, for the share in the distribution of the examples.
+        """Compute an exact binomial confidence interval of the population's share at each threshold.
 
-        The lower ends are computed from ``lower`` and the upper ends from ``upper``, so that the intervals also allow
-        for the uncertainty of votes read from a log. The intervals (Clopper and Pearson, 1934) do not hold jointly.
+        The population is the distribution from which the examples are drawn. The lower ends are computed from ``lower``
+        and the upper ends from ``upper``, so that the intervals also allow for the uncertainty of votes read from a
+        log. The error probability is that of each interval (Clopper and Pearson, 1934) alone, not of all intervals
+        together.
 
         Args:
             alpha: error probability of one interval, in (0, 1).
@@ -183,8 +186,8 @@ class SurvivalCurve(Tabular):
     def hard_samples(self, below: float = HARD) -> _Ints:
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
 
-        Hard examples decide what a better defence can win or lose, although easy examples make up most of an average
-        radius. Examples with p̂_A < 1/2 do not count as hard; ``share_below_half`` counts them.
+        The gains and losses of a better defence are decided on the hard examples, although most of an average radius
+        comes from easy examples. Examples with p̂_A < 1/2 do not count as hard; ``share_below_half`` counts them.
 
         Args:
             below: limit of p̂_A, in (1/2, 1].
@@ -211,7 +214,7 @@ class SurvivalCurve(Tabular):
         return len(_hard(self.p_a, below)) / len(self)
 
     def per_class(self, labels: Tensor | npt.NDArray[Any]) -> list[ClassSummary]:
-        """Area, median, share below 1/2 and hard share of each class.
+        """Summarise each class: area, median p̂_A, share of examples with p̂_A < 1/2 and share of hard examples.
 
         Args:
             labels: [N], integers of at least 0, of the examples from which the curve was made.
@@ -259,7 +262,8 @@ def survival_curve(
     """Compute the survival curve of p̂_A: ``y(t) = (1/N)·|{i: correctᵢ and votesᵢ / nᵢ ≥ t}|``.
 
     votes / n and t = i / 1000 are each rounded to the nearest double, and these doubles are compared. Equal fractions
-    give equal doubles, and for n below 10^12 unequal fractions give unequal doubles, so the comparison is exact.
+    always give equal doubles. For n below 10^12, different fractions also give different doubles, so the comparison is
+    exact.
 
     Args:
         votes: [N], integers in [0, n], for the predicted class; 0 for an abstention. If the votes come from a log, pass
@@ -316,8 +320,8 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
         curves: at least one.
 
     Returns:
-        Positions, best first. On a tie, the curve with the smaller share of examples with p̂_A < 1/2 comes first, then
-        the earlier curve.
+        Positions, best first. If areas are equal, the curve with the smaller share of examples with p̂_A < 1/2 comes
+        first. If these shares are equal, too, the earlier curve comes first.
 
     Raises:
         InputError: no curves.

@@ -41,11 +41,11 @@ class SweepTime:
 def sweep_time(seconds: npt.ArrayLike, images: int, workers: int = 1, chunk: int = 1) -> SweepTime:
     """Extrapolate the time of a sweep from the time per image in a pilot run.
 
-    The total is ``images · mean(seconds)``. The last worker is estimated to finish after the time of ⌈chunks / workers⌉
-    average chunks. If chunks take different times and each free worker takes the next chunk, the last worker finishes
-    later than this estimate by at most the time of the longest chunk (Graham, "Bounds on multiprocessing timing
-    anomalies", 1969). The workers are assumed to be as fast as the workers of the pilot run, at the same batch size;
-    the start-up time of the workers is not included.
+    The total computing time is ``images · mean(seconds)``. The last worker is estimated to finish after the time of
+    ⌈chunks / workers⌉ average chunks. If chunks take different times and each free worker takes the next chunk, the
+    last worker finishes later than this estimate by at most the time of the longest chunk (Graham, "Bounds on
+    multiprocessing timing anomalies", 1969). The workers are assumed to be as fast as the workers of the pilot run, at
+    the same batch size; the start-up time of the workers is not included.
 
     Args:
         seconds: [N], seconds per image for each image or chunk of the pilot, finite and at least 0.

@@ -5,8 +5,8 @@ for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ is the
 Rosenfeld and Kolter, 2019). R increases with k, so an exact radius determines the votes; a printed radius, which is
 rounded, determines a range of votes.
 
-The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs. The radii are not rounded
-down: for certificates, use ``pyrobust.smoothing.certified_radius``.
+The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs.
+They are not rounded down; for certificates, use ``pyrobust.smoothing.certified_radius``.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def maximum_radius(n: int, alpha: float, sigma: float) -> float:
 def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Ints:
     """Number of decimals of numbers printed with ``digits`` significant digits, for example by ``f"{radius:.3}"``.
 
-    The reference script of Cohen, Rosenfeld and Kolter (2019) prints three digits: 0.0456, 0.48 (which is 0.480) and
-    1.02.
+    The reference script of Cohen, Rosenfeld and Kolter (2019) prints three significant digits. For example, the radii
+    0.0456, 0.48 (short for 0.480) and 1.02 have four, three and two decimals.
 
     Args:
         radius: [N], float, at least 0, as printed.
@@ -129,8 +129,8 @@ def votes_for_radius(
     programs may hold sigma in float32 and make rounding errors.
 
     - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, ρ was computed
-      with another n, alpha or sigma (see ``is_attainable``). Then least and most are the numbers of votes next to ρ:
-      the last k with R(k) < ρ and the first k with R(k) ≥ ρ.
+      with another n, alpha or sigma (see ``is_attainable``). In this case, least is the last k with R(k) < ρ, and most
+      is the first k with R(k) ≥ ρ.
     - point: the smallest k in [least, most] with R(k) ≥ ρ; ``most`` if ρ was rounded up above R(most).
 
     Args:
@@ -139,7 +139,7 @@ def votes_for_radius(
         alpha: error probability of the lower bound, in [1e-30, 1/2].
         sigma: standard deviation of the Gaussian noise, positive.
         decimals: number of decimals of the printed radii, trailing zeros included, in [0, 17]; or [N] if this number
-            differs between radii (``significant_decimals``).
+            differs between radii (see ``significant_decimals``).
 
     Returns:
         (point, least, most), each [N], int64, with ``least <= point <= most``; all 0 where the printed radius is 0,
@@ -210,7 +210,7 @@ def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats
 
 
 def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[[_Floats], _Ints]:
-    """Return a function that maps each of ``radii`` numbers x > 0 to the smallest k with R(k) ≥ x, or to n + 1."""
+    """Return a function that maps numbers x > 0 to the smallest k with R(k) ≥ x, or to n + 1 if there is no such k."""
     if worth_a_table(n, radii):
         table = _scaled(sigma, _table(n, alpha))
         return lambda x: n // 2 + 1 + np.searchsorted(table, x).astype(np.int64)
@@ -218,7 +218,7 @@ def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[
 
 
 def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
-    """Invert R: start from the continuous inverse, then correct rounding vote by vote."""
+    """Return, for each x > 0, the smallest k with R(k) ≥ x, or n + 1 if there is no such k."""
     least = n // 2 + 1
 
     def reaches(k: _Ints) -> npt.NDArray[np.bool_]:
@@ -243,10 +243,10 @@ def worth_a_table(n: int, radii: int) -> bool:
 def continuous_votes(quantile: _Floats, n: int | _Floats, alpha: float | _Floats) -> _Floats:
     """Find, for each positive quantile [N], the real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals the quantile.
 
-    The result is above n if no such k is at most n. R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a
-    quantile of a binomial distribution, which the incomplete beta function extends to real numbers. The result is
-    accurate to about 1e-10·n votes. If a table of all radii is cheaper, k is interpolated in this table instead, unless
-    n and alpha are arrays [N].
+    If even k = n gives a smaller value than the quantile, the result is above n. For a quantile z, the condition
+    Φ⁻¹(CP(k, n, alpha)) ≥ z means P(Bin(n, Φ(z)) ≥ k) ≤ alpha. So k is a quantile of a binomial distribution, which the
+    incomplete beta function extends to real numbers. The result is accurate to about 1e-10·n votes. If n and alpha are
+    single numbers and a table of all radii is cheaper, k is interpolated in this table instead.
     """
     if isinstance(n, int) and isinstance(alpha, float) and worth_a_table(n, len(quantile)):
         votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))
@@ -260,7 +260,7 @@ def continuous_votes(quantile: _Floats, n: int | _Floats, alpha: float | _Floats
 
 @lru_cache(maxsize=4)
 def _table(n: int, alpha: float) -> _Floats:
-    """Tabulate Φ⁻¹(CP(k, n, alpha)) ≥ 0 for k = n // 2 + 1, …, n; with alpha ≤ 1/2, fewer votes certify nothing."""
+    """Return max(0, Φ⁻¹(CP(k, n, alpha))) for k = n // 2 + 1, …, n; as alpha ≤ 1/2, fewer votes certify nothing."""
     table = np.maximum.accumulate(_quantiles(np.arange(n // 2 + 1, n + 1), n, alpha))
     table.setflags(write=False)
     return table

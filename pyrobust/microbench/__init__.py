@@ -1,7 +1,8 @@
-"""Microbenchmarks of the native ops against users' PyTorch code, and against a lower bound, the floor.
+"""Microbenchmarks that compare the native ops with users' PyTorch code, and with a lower bound on the time.
 
-The floor is the least that a task could cost: a clone of as many bytes as the op reads or writes, or only the forward
-passes (and gradients) of the net.
+The lower bound, called the floor, is the least time that a task could take. For an op, this is the time to clone as
+many bytes as the op reads or writes. For a task that runs a net, it is the time of the net's forward passes (and
+gradients) alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyrobust.microbench.timing import Case
 
 
 def all_cases(device: torch.device) -> Iterator[tuple[str, Case]]:
-    """Yield the subject and the case of each comparison; the tensors of a case are made just before it is yielded."""
+    """Yield the subject, such as ``bounds``, and the case of each comparison; tensors are made case by case."""
     for subject in (smoothing, projections, attacks, bounds):
         for case in subject.cases(device):
             yield subject.__name__.rpartition(".")[2], case

@@ -1,4 +1,4 @@
-"""Lower bounds of a small net's margins on l-infinity boxes; computing them takes at least one forward pass.
+"""Benchmarks of lower bounds of a small net's margins on l-infinity boxes, which take at least a forward pass.
 
 The native bounds are sound in floating point; the PyTorch bounds are rounded to nearest, as in common scripts.
 """
@@ -92,7 +92,7 @@ def interval_through(layer: nn.Module, pair: Pair) -> Pair:
 
 
 def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-    """Return lower bounds of the margins, by backward passes from ReLUs and from the margins (Zhang et al., 2018)."""
+    """Return lower bounds of the margins by CROWN, which also bounds the inputs of the ReLUs (Zhang et al., 2018)."""
     layers = list(net)
     pair = box = (x_lower + x_upper) / 2, (x_upper - x_lower) / 2
     shapes: list[torch.Size] = []
@@ -114,7 +114,7 @@ def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tenso
 def _backward(
     layers: Sequence[nn.Module], shapes: Sequence[torch.Size], relaxed: dict[int, Pair], box: Pair, a: Tensor
 ) -> Tensor:
-    """Bound linear functions of a layer's output (coefficients a [B, R, ...]) on the box from below: [B, R]."""
+    """Return lower bounds [B, R], on the box, of linear functions of the layers' output with coefficients a."""
     bias = torch.zeros(a.shape[:2], device=a.device)
     for i in reversed(range(len(layers))):
         layer = layers[i]

@@ -1,7 +1,7 @@
-"""Projections onto norm balls and the simplex; they take at least the time of a clone (one read, one write).
+"""Benchmarks of projections onto norm balls and the simplex, which take at least the time of a clone.
 
-The PyTorch code that the ops are compared with is taken from common scripts. This code rounds to nearest, so about half
-of the rows that it projects onto the l2 ball lie outside the ball.
+A clone reads and writes each element once. The PyTorch code that the ops are compared with is taken from common
+scripts. This code rounds to nearest, so about half of the rows that it projects onto the l2 ball lie outside the ball.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def on_magnitudes(simplex: Callable[[Tensor, float], Tensor], v: Tensor, radius:
 
 
 def by_sort(v: Tensor, radius: float) -> Tensor:
-    """Project rows onto the simplex by sorting, a cumulative sum and the largest valid support (Held et al., 1974)."""
+    """Project rows onto the simplex by subtracting a threshold, found by sorting (Held et al., 1974)."""
     ordered = v.sort(1, descending=True).values
     theta = (ordered.cumsum(1) - radius) / torch.arange(1, v.shape[1] + 1, device=v.device)
     support = (ordered > theta).sum(1, keepdim=True)
@@ -56,7 +56,7 @@ def by_sort(v: Tensor, radius: float) -> Tensor:
 
 
 def box_by_bisection(delta: Tensor, x: Tensor, radius: float) -> Tensor:
-    """Project changes of x onto the intersection of the l1 ball and the box [0, 1], by bisection of the threshold."""
+    """Project delta onto those changes of x in the l1 ball that keep x in [0, 1], by bisection."""
     size, room = delta.abs(), torch.where(delta > 0, 1 - x, x)
     high = size.amax(1, keepdim=True)
     low = torch.zeros_like(high)

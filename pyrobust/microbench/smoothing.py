@@ -1,7 +1,8 @@
 """Randomized smoothing: noisy batches, votes, and whole certificates.
 
-A noisy batch takes at least the time of one pass over the batch, and votes take at least the time of one pass over the
-logits. Certificates take at least the time of forward passes of the same number of samples in batches of the same size.
+Making a noisy batch takes at least as long as one pass over its memory, and counting votes takes at least as long as
+reading all logits once. Certifying takes at least as long as the forward passes alone, for the same number of samples
+in batches of the same size.
 """
 
 from __future__ import annotations

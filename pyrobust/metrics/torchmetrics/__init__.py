@@ -1,8 +1,9 @@
-"""The scalar metrics as ``torchmetrics.Metric``: updated batch by batch, on any device, reduced over processes.
+"""The scalar metrics as subclasses of ``torchmetrics.Metric``, for batches, any device and several processes.
 
-This module needs the extra: ``pip install "pyrobust[torchmetrics]"``. A metric has the value that the function or class
-of the same name in ``pyrobust.metrics`` gives for the examples of all batches and processes together. States are counts
-and sums, except for ``PerturbationQuantile``.
+This module needs an extra, installed by ``pip install "pyrobust[torchmetrics]"``. Each metric corresponds to the
+function or class of the same name in ``pyrobust.metrics``. Its value is the value that this function or class gives for
+the examples of all batches and processes together. States are counts and sums, except for the state of
+``PerturbationQuantile``.
 
 >>> import torch
 >>> from pyrobust.metrics.torchmetrics import RobustAccuracy

@@ -1,4 +1,4 @@
-"""Metrics of certified radii; ``radius`` is 0 and ``correct`` false for an abstention."""
+"""Metrics of certified radii; for an abstention, ``radius`` is 0 and ``correct`` is false."""
 
 from __future__ import annotations
 

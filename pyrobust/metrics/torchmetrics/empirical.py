@@ -104,7 +104,7 @@ class AttackSuccessRate(CountedMetric):
 
 
 class SuccessRateOnCorrect(CountedMetric):
-    """``success_rate_on_correct`` of all batches; single batches may have no correctly classified example.
+    """``success_rate_on_correct`` of all batches; a batch without correctly classified examples is allowed.
 
     Args:
         kwargs: keyword arguments of ``torchmetrics.Metric``.

@@ -13,7 +13,7 @@ from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric
 
 
 class _Twin(Metric):
-    """Twin of the metric of the same name in ``pyrobust.metrics``; a subclass's other base class adds up the values."""
+    """Base class of metrics that add up the values of the metric of the same name in ``pyrobust.metrics``."""
 
     _add: Callable[[float, int], None]
 

@@ -19,7 +19,7 @@ _LARGEST_N = 10**7
 
 
 class _SurvivalMetric(Metric):
-    """A number computed from the survival curve; a wrong prediction counts as no votes."""
+    """A metric computed from the survival curve; an example with a wrong prediction counts with 0 votes."""
 
     is_differentiable = False
     higher_is_better: bool | None = True
