@@ -17,7 +17,7 @@ _NAME = "pyrobust._C"
 
 
 def source_hash(root: Path) -> str | None:
-    """Return the SHA-256 of a folder's version and native sources; None if the folder is not a source folder.
+    """Return the SHA-256 of the version and native sources in a source folder; None for any other folder.
 
     >>> source_hash(Path(__file__).parent / "ops") is None
     True

@@ -1,4 +1,4 @@
-"""Progress bars in notebooks; unlike those of rich, they are plain HTML and need no widgets."""
+"""Progress bars in notebooks; they are plain HTML, so they need no widgets, unlike those of the package rich."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ class Option:
         name: the option without its dashes. By default, this is the name of the parameter.
         default: its value if the option is not given; None for no default.
         required: whether it has to be given.
-        choices: the words of a "choice" or "name" option.
+        choices: the words to choose from, for an option of the form "choice" or "name".
         any_case: whether the choices may be written in upper or lower case.
         none: the text that stands for None.
-        complete: function that completes the beginning of a text. By default, the text is completed to one of the
-            choices.
+        complete: function for shell completion, called with the beginning of a text; it returns the texts that may
+            follow from it. By default, the text is completed to one of the choices.
     """
 
     help: str

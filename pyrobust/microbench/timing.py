@@ -39,7 +39,7 @@ class Case:
 
 
 def compare(name: str, native: Call, plain: tuple[str, Call], floor: tuple[str, Call], **work: float) -> Case:
-    """Return a case of three calls: the native op, a user's PyTorch code, and the floor, a lower bound on the time."""
+    """Return a case of three calls: the native op, a user's PyTorch code, and one that bounds the time from below."""
     return Case(name, dict([("native", native), plain, floor]), work, plain=plain[0], floor=floor[0])
 
 

@@ -66,7 +66,7 @@ __all__ = [
 
 # Assigned, not only imported: the reference pages show the string below an assignment.
 STAGES: Final = _STAGES
-"""Stages: purposes for which noise is drawn, with their numbers in Philox's counter; no two stages share a draw."""
+"""Purposes for which noise is drawn, the stages. Each has a number in Philox's counter; no two stages share a draw."""
 
 FAMILIES: Final = _FAMILIES
-"""Noise distributions, with their numbers in Philox's counter; each has standard deviation sigma."""
+"""Noise distributions, all with standard deviation sigma. Each has a number in Philox's counter."""

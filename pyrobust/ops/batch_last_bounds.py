@@ -38,8 +38,8 @@ def batch_last_relu_intervals_backward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of Σ (of_center · center' + of_radius · radius') with respect to center and radius.
 
-    center' and radius' are the results of ``batch_last_relu_intervals``. The op serves autograd functions that contain
-    the backward pass of ``batch_last_relu_intervals``. It has no gradient itself.
+    center' and radius' are the results of ``batch_last_relu_intervals``. Autograd functions that contain
+    ``batch_last_relu_intervals`` call this op in their own backward passes. It has no gradient itself.
 
     Args:
         of_center: coefficients of center', [n, N], float32 or float64, on the CPU.
@@ -49,7 +49,8 @@ def batch_last_relu_intervals_backward(
         slope: see ``batch_last_relu_intervals``.
 
     Returns:
-        (gradient of center [n, N], gradient of radius, in radius's shape).
+        A tuple: the gradient with respect to center, [n, N], and the gradient with respect to radius, in radius's
+        shape.
 
     Raises:
         InputError: as for ``batch_last_relu_intervals``.
@@ -131,7 +132,7 @@ def _fake_concretize_backward(
 
 
 def _shared(grad: Tensor, radius: Tensor) -> Tensor:
-    """Sum a gradient with respect to the radius [n, N] over the examples if they share the radius."""
+    """Sum a gradient [n, N] with respect to the radius over the examples, if they all share the radius."""
     return grad.sum_to_size(radius.shape)
 
 

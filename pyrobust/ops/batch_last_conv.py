@@ -27,8 +27,8 @@ def batch_last_conv(
     The result equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. Each SIMD vector holds
     the same element of several images, so no lane is empty, even with strides or a single channel.
 
-    The op has no autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient;
-    the gradient with respect to weight is ``batch_last_conv_weight``.
+    The op has no autograd formula. To get the gradient with respect to x, apply ``batch_last_conv_transposed`` to y's
+    gradient; ``batch_last_conv_weight`` computes the gradient with respect to weight.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.
@@ -68,8 +68,8 @@ def batch_last_conv_transposed(
 ) -> Tensor:
     """Apply the transpose of ``batch_last_conv``: [C, H, W, N] from [O, h, w, N].
 
-    The op has no autograd formula: the gradient with respect to y is ``batch_last_conv`` of the result's gradient; the
-    gradient with respect to weight is ``batch_last_conv_weight``.
+    The op has no autograd formula. To get the gradient with respect to y, apply ``batch_last_conv`` to the result's
+    gradient; ``batch_last_conv_weight`` computes the gradient with respect to weight.
 
     Args:
         y: [O, h, w, N], float32 or float64, on the CPU.

@@ -1,4 +1,4 @@
-"""Bookkeeping of attacks on the examples of a batch: copying chosen examples and counting changed coordinates."""
+"""Bookkeeping for attacks on a batch: copying chosen examples, and counting changed coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaussian noise rounded to a grid: the table that turns random words into noise, as integer multiples of the step."""
+"""Tables for Gaussian noise on a grid: they turn random words into integer multiples of the grid's step."""
 
 from __future__ import annotations
 
@@ -31,19 +31,23 @@ _MANTISSA = 23
 class GridNoise:
     """Table for drawing noise h·J, where J = round(sigma·Z / h) is an integer and Z is standard normal.
 
-    Let V be a number made of 95 uniform random bits. The magnitude |J| is the number of thresholds above V, and one
-    more random bit gives the sign of J. Threshold k is ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An
-    integer beyond ``reach`` is a tail: its magnitude is not drawn, and a sample with a tail must not be counted.
+    To draw J, make a number V of 95 uniform random bits. The magnitude |J| is the number of thresholds above V, and one
+    more random bit gives the sign of J. Threshold k is ⌊2^96 · Q((k + ½)h / sigma)⌋, where Q is the upper tail of the
+    standard normal distribution. An integer beyond ``reach`` is a tail. Its magnitude is not drawn, so a sample with a
+    tail must not be counted in favour of the claim to be proved.
 
     Attributes:
-        sigma: standard deviation of the noise before rounding, taken as exactly this float64.
+        sigma: standard deviation of the noise before rounding. The thresholds are computed from the exact value of this
+            float64.
         step: h, the spacing of the grid.
-        reach: largest |J| that is drawn; a tail is drawn as ± (reach + 1).
+        reach: the largest |J| that can be drawn. Any larger |J| is a tail and is replaced by ± (reach + 1).
         delta: bound on the total variation distance between the distribution of a drawn J and the exact distribution,
-            where each tail counts as one event. For a sample of d elements, the distance is at most d·delta.
+            when each of the two tails is taken as a single value. For a sample of d elements, the distance is at most
+            d·delta.
         thresholds: ⌊2^96 · Q((k + ½)h / sigma)⌋ for k = 0 … reach, non-increasing.
         words: the thresholds as int32 [reach + 1, 3]: the 31 leading bits, then two words of 32 bits.
-        guide: int32 [32 · 2^m], a look-up table of the kernels (csrc/smoothing/grid_noise.h).
+        guide: int32 [32 · 2^m], a look-up table of the kernels, with 2^m cells for each power of two
+            (csrc/smoothing/grid_noise.h).
 
     >>> noise = grid_noise(0.25, Fraction(1, 255))
     >>> noise.reach, noise.delta < 1e-25
@@ -66,7 +70,7 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
     """Return the table of Gaussian noise of standard deviation sigma on the grid of multiples of step.
 
     Args:
-        sigma: positive; taken as exactly this binary64 number.
+        sigma: positive. The table is computed from the exact value of this binary64 number.
         step: spacing of the grid: positive, at least sigma / 2**13, numerator and denominator below 2**24.
 
     Returns:
@@ -101,7 +105,7 @@ _kept = functools.lru_cache(maxsize=64)(_checked)
 
 
 def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = "") -> None:
-    """Refuse grid noise if the dtype might not hold each integer J times the numerator of the step exactly."""
+    """Refuse grid noise if ``real`` might round the product of a noise integer J and the step's numerator."""
     exact = 1 << (53 if real == torch.float64 else 24)
     limit = exact // (noise.reach + 1)
     if noise.step.numerator > limit:
@@ -136,17 +140,18 @@ def _as_tensor(words: npt.NDArray[np.uint32]) -> Tensor:
 
 
 def _positions(v: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return positions of 31-bit words on the guide's scale: the bits of float32(v | 1) minus those of float32(1)."""
+    """Return the position of each 31-bit word on the guide's scale, which is nearly logarithmic."""
     return (v | 1).astype(np.float32).view(np.int32).astype(np.int64) - 0x3F800000
 
 
 def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Return, for each cell of the guide's scale, the number of thresholds above it and the threshold inside.
+    """Return the guide: for each cell, the number of thresholds above it and the position of a threshold inside it.
 
-    The bits of a float divide [1, 2^31] into cells of equal relative width. The relative spacing of the thresholds is
-    nearly equal, too, since the tail probability falls by about the same factor from each threshold to the next. So a
-    small number of cells suffices to keep thresholds at different positions in different cells. Thresholds at the same
-    position share a cell; a draw at that position is compared with the thresholds themselves.
+    The guide's scale is the bit pattern of a float, which divides [1, 2^31] into cells of about equal relative width.
+    The thresholds have nearly equal relative spacing, too, since the tail probability falls by about the same factor
+    from each threshold to the next. So a small number of cells is enough to give each position with thresholds a cell
+    of its own. Thresholds at the same position share a cell; a draw at their position is compared with the thresholds
+    themselves.
     """
     places, counts = np.unique(_positions(leading), return_counts=True)
     for bits in range(_MANTISSA + 1):

@@ -20,21 +20,22 @@ def hyperplane_step(
 ) -> Tensor:
     """Find the smallest step from each point onto a hyperplane, within a box.
 
-    ``argmin ‖d‖ₚ`` subject to ``value + w·(x + d - at) = 0`` and ``lower ≤ x + d ≤ upper`` (Croce and Hein, 2020,
-    "Minimally distorted Adversarial Examples …", equation 5). The gap is ``w·(at - x) - value``. Each coordinate moves
-    by some mᵢ ≥ 0 in the direction that closes the gap, and so reduces the gap by |wᵢ|·mᵢ. The room rᵢ of a coordinate
-    is its distance from the face of the box in that direction.
+    The step d is the ``argmin ‖d‖ₚ`` subject to ``value + w·(x + d - at) = 0`` and ``lower ≤ x + d ≤ upper`` (Croce and
+    Hein, 2020, "Minimally distorted Adversarial Examples …", equation 5). The gap is ``w·(at - x) - value``, which w·d
+    must equal. Each coordinate moves by some mᵢ ≥ 0 in the direction that closes the gap, and so reduces the gap by
+    |wᵢ|·mᵢ. The room rᵢ of a coordinate is its distance from the face of the box in that direction.
 
-    - linf: mᵢ = min(rᵢ, t), and l2: mᵢ = min(rᵢ, t·|wᵢ|), where t makes the reductions add up to the gap;
-    - l1: coordinates move to the face in order of decreasing |wᵢ| until the gap is closed; coordinates tied at the last
-      |wᵢ| all move by the same share of their room.
+    - linf and l2: mᵢ = min(rᵢ, t) for linf, and mᵢ = min(rᵢ, t·|wᵢ|) for l2, with the t for which the reductions add up
+    to the gap;
+    - l1: in order of decreasing |wᵢ|, coordinates move to the face until the gap is closed. If several coordinates have
+      the |wᵢ| at which this happens, all of them move by the same share of their room.
 
-    If the hyperplane does not intersect the box, every coordinate with wᵢ ≠ 0 moves to the face of the box on the side
-    of the hyperplane. The step is computed in float64 and rounded to nearest. A coordinate of w that is not finite
+    If the hyperplane does not intersect the box, the gap cannot be closed, and every coordinate with wᵢ ≠ 0 moves by
+    its whole room rᵢ. The step is computed in float64 and rounded to nearest. A coordinate of w that is not finite
     counts as zero, and so does a gap of NaN.
 
     Args:
-        x: [B, D] or [S, B, D], float32, float64, bfloat16 or float16, in the box: S points for each hyperplane.
+        x: [B, D], or [S, B, D] for S points per hyperplane; float32, float64, bfloat16 or float16, in the box.
         at: [B, D], same dtype as x: the point where the function was linearized.
         w: [B, D], same dtype as x: the function's gradient at that point.
         value: [B], float: the function's value at that point.

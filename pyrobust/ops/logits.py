@@ -93,8 +93,9 @@ def logit_verdict(
 
     The gap is the largest logit of the other classes minus the logit of y. A row is fooled if its gap is at least 0;
     with ``targeted``, a row is fooled if its gap is at most 0. A fooled row is close if its |gap| is at most tolerance
-    times its largest |logit|: if the model adds in another order, the row may not be fooled. A row whose gap is not
-    finite is close, too. With ``both``, robust rows with such a small gap are close as well.
+    times its largest |logit|. With so small a gap, the row may not be fooled if the model's sums are added in another
+    order, which changes their rounding errors. A row whose gap is not finite is close, too. With ``both``, robust rows
+    with such a small gap are close as well.
 
     Args:
         logits: [B, K], float32 or float64.

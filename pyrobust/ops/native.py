@@ -69,7 +69,7 @@ def fake(*ops: str, like: int | None = None, result: Callable[..., object] | Non
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return cached tensors after making them safe to read on the current stream, even if the cache drops them.
+    """Return cached tensors; if the cache drops them, their memory is kept until the current stream has read them.
 
     >>> read_here(torch.ones(1))
     (tensor([1.]),)

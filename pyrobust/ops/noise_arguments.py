@@ -28,7 +28,7 @@ def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
 
 
 def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
-    """Return the 64 bits of each run's key as a signed integer; if the seed is the key, return an empty list."""
+    """Return the 64 bits of each run's key as a signed integer; an empty list if ``keys`` is None."""
     if keys is None:
         return []
     if not isinstance(keys, Sequence) or len(keys) != runs:

@@ -17,9 +17,9 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     """Project each row onto the l2 ball {‖z‖₂ ≤ radius}.
 
     A row with ‖v‖₂ ≤ radius (compared exactly) is returned bit for bit. For any other row, z = v·radius / ‖v‖₂ (Boyd
-    and Vandenberghe, "Convex optimization", 2004, 8.1.1). The returned numbers satisfy |zᵢ| ≤ |vᵢ| and, in exact
-    arithmetic, Σ z² ≤ radius². In float32 and float64, ‖z‖₂ falls short of the radius by at most 2⁻²¹ times the radius,
-    unless this product is below the dtype's smallest positive number.
+    and Vandenberghe, "Convex optimization", 2004, 8.1.1). In float32 and float64, the returned z then has ‖z‖₂ ≥ (1 -
+    2⁻²¹)·radius, unless 2⁻²¹·radius is below the dtype's smallest positive number. All returned numbers satisfy |zᵢ| ≤
+    |vᵢ| and, in exact arithmetic, Σ z² ≤ radius².
 
     Gradient: the identity for a row inside the ball; for any other row, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
@@ -91,7 +91,7 @@ def _save_linf_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> 
 
 
 def _along_l2(ctx: Any, u: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return n = v / ‖v‖₂ [R, D]; radius / ‖v‖₂ [R, 1] (1 for rows inside); and n·u [R, 1] (0 for rows inside)."""
+    """Return n = v / ‖v‖₂, radius / ‖v‖₂ (1 for rows inside the ball) and n·u (0 for rows inside) of each row."""
     v, radius, inside = ctx.saved_tensors
     real = torch.float64 if v.dtype == torch.float64 else torch.float32
     # Squares of v / largest neither overflow nor vanish. A row of zeros is inside.

@@ -1,4 +1,4 @@
-"""Upper tails of the normal distribution in fixed point, exact to the last bit, in integer arithmetic."""
+"""Upper tails of the normal distribution in fixed point, computed with integers and exact to the last bit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def upper_tail(z: Fraction, bits: int) -> int:
     """Return ⌊2^bits · Q(z)⌋, where Q(z) is the probability that a standard normal exceeds z.
 
     Q(z) = ½ − (2π)^-½ · Σ_j (−1)^j z^(2j+1) / (2^j j! (2j+1)) (Abramowitz and Stegun 1964, 26.2.10). Every term is
-    enclosed between two integers; the first omitted term bounds the remainder of the alternating sum. The precision
-    grows until both ends of the enclosure have the same floor.
+    scaled by a power of two, 2^precision, and enclosed between two integers. The first omitted term bounds the
+    remainder of the alternating sum. This encloses Q(z), too; the precision grows until both ends of its enclosure give
+    the same ⌊2^bits · Q(z)⌋.
 
     Args:
         z: non-negative, exact.
@@ -92,7 +93,7 @@ def _density_at_zero(precision: int) -> tuple[int, int]:
 
 
 def _arctan(n: int, precision: int) -> int:
-    """Return 2^precision · atan(1/n), with an error of less than one per term."""
+    """Return 2^precision · atan(1/n); each term of the series adds an error of less than one."""
     power = (1 << precision) // n
     total, j = 0, 0
     while power:

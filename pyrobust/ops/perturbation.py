@@ -26,7 +26,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
     Args:
         x: float32, float64, bfloat16 or float16, in [lower, upper].
         z: same shape and dtype as x; not NaN.
-        lower: smallest value of the result, a binary64 number for every dtype of x.
+        lower: smallest value of the result; a binary64 number, whatever the dtype of x.
         upper: largest value of the result, a binary64 number.
 
     Returns:

@@ -19,9 +19,8 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
     """Project each row onto the simplex {z ≥ 0, Σ z = radius}.
 
     zᵢ = max(vᵢ - θ, 0) with the θ that makes the sum equal the radius (Held, Wolfe and Crowder, "Validation of
-    subgradient optimization", 1974). The exact sum of the returned numbers is at most the radius; in float32 and
-    float64, it falls short of the radius by at most 2⁻²⁰ times the radius, unless this product is below the dtype's
-    smallest positive number.
+    subgradient optimization", 1974). The exact sum of the returned numbers is at most the radius. In float32 and
+    float64, it is at least (1 - 2⁻²⁰)·radius, unless 2⁻²⁰·radius is below the dtype's smallest positive number.
 
     Gradient: dz_F = dv_F - mean(dv_F) + dradius / |F| on F = {z > 0}.
 
@@ -87,22 +86,22 @@ def project_l1_ball_box(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Project each example's delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}, the exact intersection.
+    """Project each example's delta onto the exact intersection {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
 
-    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ is 0
-    if this choice gives a z in the ball; otherwise, θ is the number that gives ‖z‖₁ = radius (Croce and Hein, "Mind the
+    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where the room uᵢ in the direction of δᵢ is upper - xᵢ or xᵢ - lower. θ is 0 if
+    this choice gives a z in the ball; otherwise, θ is the number that gives ‖z‖₁ = radius (Croce and Hein, "Mind the
     box: l1-APGD for sparse adversarial attacks on image classifiers", 2021). The returned numbers satisfy both
-    constraints exactly: Σ |z| ≤ radius, and the real number x + z is in the box. ``add_perturbation`` keeps the rounded
-    sum in the box.
+    constraints exactly: Σ |z| ≤ radius, and the real number x + z is in the box. ``add_perturbation`` adds z to x and
+    keeps the rounded sum in the box, too.
 
-    Gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
-    dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, where the fraction is omitted if θ = 0.
+    Gradient: let s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}. Then dz_C = -dx_C. If θ = 0, dz_F = dδ_F;
+    otherwise, dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|.
 
     Args:
         delta: [B, ...], float32, float64, bfloat16 or float16, finite.
         x: same shape and dtype as delta, in [lower, upper].
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
-        lower: smallest value of x + z, a binary64 number for every dtype of x.
+        lower: smallest value of x + z; a binary64 number, whatever the dtype of x.
         upper: largest value of x + z, a binary64 number.
         out: tensor to write to, delta itself or a tensor of its shape, dtype and device; not allowed if an argument
             needs a derivative.
@@ -206,14 +205,14 @@ def _backward_box(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None,
 
 
 def _mean(grad: Tensor, z: Tensor, free: Tensor) -> Tensor:
-    """Return ⟨sign(z), grad⟩ / |F| over each row's free elements, [R, 1], float32 or float64; 0 if none is free."""
+    """Return the mean of sign(z)·grad over each row's free elements, [R, 1], float32 or float64; 0 if none is free."""
     real = torch.float64 if z.dtype == torch.float64 else torch.float32
     total = torch.where(free, grad * z.sign(), 0).sum(1, keepdim=True, dtype=real)
     return total / free.sum(1, keepdim=True).clamp(min=1)
 
 
 def _of_radius(ctx: Any, mean: Tensor) -> Tensor:
-    """Return the gradient with respect to the radius, [R] or [1], float64: dz_F = s_F·dradius / |F|."""
+    """Return the gradient with respect to the radius, float64: [R], or [1] if all rows share the radius."""
     rows = mean[:, 0].double()
     return rows.sum(0, keepdim=True) if ctx.one_radius else rows
 
@@ -245,7 +244,7 @@ def _jvp_box(ctx: Any, delta: Tensor | None, x: Tensor | None, radius: Tensor | 
 
 
 def _share(radius: Tensor | None, free: Tensor) -> Tensor | float:
-    """Return ``dradius / |F|`` of each row, [R, 1]."""
+    """Return the radius's tangent divided by the number of free elements of each row, [R, 1]; 0.0 without a tangent."""
     return 0.0 if radius is None else radius[:, None] / free.sum(1, keepdim=True).clamp(min=1)
 
 

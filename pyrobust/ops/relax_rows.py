@@ -1,4 +1,4 @@
-"""Linear relaxation and concretization of packed rows of coefficients, for the backward pass over many examples."""
+"""Linear relaxation and concretization in backward bound propagation, with the rows of many examples in one matrix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def relax_rows(
     lower_intercept: Tensor,
     upper_intercept: Tensor,
 ) -> Tensor:
-    """Bound rows of coefficients from below: replace activations, in place, by their linear relaxations.
+    """Bound each row Σ a·f(z) from below by a linear function of z; write its coefficients to ``a``, in place.
 
     Let each activation f_k lie between its lower and its upper line. Then Σ_k a[r, k]·f_k(z_k) ≥ Σ_k a′[r, k]·z_k +
     c[r]; the op writes a′ to ``a`` and returns c. A negative coefficient takes the upper line, and any other
@@ -29,9 +29,8 @@ def relax_rows(
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.
-        image: [R], int64: for each row of a, the index, in [0, B), of the row of slopes and intercepts that it uses. On
-            the CPU, an index out of range is an error, and no row is changed; on a GPU, the result for such a row is
-            NaN.
+        image: [R], int64: the index, in [0, B), of the slopes and intercepts that each row of a uses. On the CPU, an
+            index out of range is an error, and no row is changed; on a GPU, the result for such a row is NaN.
         lower_slope: [B, n], same dtype as a.
         upper_slope: [B, n].
         lower_intercept: [B, n].
@@ -67,7 +66,7 @@ def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tens
 
     Args:
         a: [R, n], float32 or float64.
-        image: [R], int64: for each row of a, the index of the row of low and high that it uses; see ``relax_rows``.
+        image: [R], int64: the index of the row of low and high that each row of a uses; see ``relax_rows``.
         low: [B, n], same dtype as a.
         high: [B, n].
 

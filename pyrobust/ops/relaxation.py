@@ -1,4 +1,4 @@
-"""The linear relaxation of ReLU in the backward pass, differentiable."""
+"""The linear relaxation of ReLU in backward bound propagation, as a differentiable op."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import native
 
 
 def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Bound rows Σ a·f(z) from below: replace f by its linear relaxation, which gives coefficients of z and a bias.
+    """Bound the rows Σ a·f(z) from below by Σ coefficients·z + bias, using the linear relaxation of f.
 
     f(z) = max(z, slope·z): ReLU, or leaky ReLU. For all z in [lower, upper], Σ a·f(z) ≥ Σ coefficients·z + bias, up to
     rounding, by the relaxation of CROWN (Zhang et al., "Efficient neural network robustness certification with general
@@ -24,8 +24,8 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
     neuron keeps f itself.
 
     The op is differentiable once, with respect to a, lower and upper. The choice of the lower bound has no gradient.
-    The slope of the chord, chord = (upper − slope·lower) / (upper − lower), and its intercept, (1 − chord)·upper, have
-    gradients.
+    The chord has gradients, both in its slope, chord = (upper − slope·lower) / (upper − lower), and in its intercept,
+    (1 − chord)·upper.
 
     Args:
         a: [B, S, n], float32 or float64.

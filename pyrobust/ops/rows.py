@@ -72,7 +72,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
 
 
 def plain_column(value: float | Tensor) -> Tensor | None:
-    """Return a radius as float64 [1], or a tensor of step sizes or radii as float64 [B]; None if checks are needed.
+    """Return a number as float64 [1] and a tensor of step sizes or radii as float64 [B]; None if checks are needed.
 
     >>> plain_column(0.5), plain_column(-0.5)
     (tensor([0.5000], dtype=torch.float64), None)
@@ -92,7 +92,7 @@ def project_rows(
     radius: float | Tensor,
     out: Tensor | None,
 ) -> Tensor:
-    """Check the arguments of a projection of the rows of v [..., D] and call its native op on [R, D].
+    """Check the arguments of a projection of the rows of v [..., D], and call its native op on them as [R, D].
 
     >>> ball = torch.ops.pyrobust.project_l1_ball
     >>> project_rows("project_l1_ball", ball.default, ball.into, torch.tensor([3.0, 1.0]), 2.0, None)
@@ -129,7 +129,7 @@ def project(
     v: Tensor,
     out: Tensor | None,
 ) -> Tensor:
-    """Call a native projection on the rows [R, D] of v; return a tensor of v's shape, ``out`` if it is given.
+    """Call a native projection on the rows [R, D] of v. Return the result in v's shape, in ``out`` if that is given.
 
     >>> ball, v = torch.ops.pyrobust.project_l1_ball, torch.tensor([[3.0, 1.0]])
     >>> project("project_l1_ball", ball.default, ball.into, (v, torch.tensor([2.0]).double()), v, None)
@@ -183,7 +183,7 @@ def check_out(op: str, v: Tensor, out: Tensor) -> Tensor:
 
 
 def nhwc(*tensors: Tensor) -> bool:
-    """Whether every tensor is dense in channels_last only, so that it has a view [N, H, W, C].
+    """Whether every tensor is contiguous only in channels_last format, so that its view [N, H, W, C] is contiguous.
 
     >>> nhwc(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
     True

@@ -1,4 +1,4 @@
-"""Noisy copies of images on a grid, for smoothing whose certificates hold in floating point."""
+"""Noisy copies of images, rounded to a grid, for smoothing with certificates that hold in floating point."""
 
 from __future__ import annotations
 
@@ -46,31 +46,32 @@ def sample_grid_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Pack noisy copies of images, on the grid of multiples of ``step``, into one batch in one pass over its memory.
+    """Pack copies of images, with noise rounded to multiples of ``step``, into one batch in one pass over its memory.
 
     Row n of the batch (sample s of image i) is step·(k[i] + J), where J = round(sigma·Z / step) and Z is standard
-    normal. This is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first, and one division
-    maps their sum to the nearest float. Then ``(· - mean[c]) / std[c]`` is applied if ``normalize`` is given, and the
-    result is rounded to ``dtype``. Every number in the batch is therefore a function of this integer sum and the
-    channel alone. A noisy image tells a model no more about k than the rounded x + sigma·Z does, so the real-number
-    proof of randomized smoothing holds for the computed batch. J is a pure function of (key, stage, i, s, element),
-    where the key is the seed by default. It does not depend on the split into calls, the thread count or the SIMD level
-    (docs/decisions/noise-contract.md). The total variation distance from the exact distribution of J is at most
-    ``grid_noise(sigma, step).delta``.
+    normal. This is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers k[i] and J are added first; a
+    single division then turns their sum into the float nearest to step·(k[i] + J). Then ``(· - mean[c]) / std[c]`` is
+    applied if ``normalize`` is given, and the result is rounded to ``dtype``. Every number in the batch is therefore a
+    function of the integer k[i] + J and the channel alone. So a model learns no more about k from a noisy image than
+    from x + sigma·Z rounded to the grid, and the proof of randomized smoothing, which assumes real numbers, holds for
+    the computed batch. J is a pure function of (key, stage, i, s, element), where the key is the seed by default. It
+    does not depend on the split into calls, the thread count or the SIMD level (docs/decisions/noise-contract.md). The
+    total variation distance between the distribution of J as drawn and the exact one is at most ``grid_noise(sigma,
+    step).delta``.
 
     An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven standard deviations, is a tail. Its
     magnitude is not drawn, so its sample must count against the claim to be proved.
 
     Args:
-        k: images [M, ...], int32: x = step·k.
+        k: images [M, ...], int32, such that x = step·k.
         runs: tuples (row, image, first, count). Each tuple stands for samples first … first + count - 1 of the image
-            ``k[row]``; ``image`` is this image's index in the noise contract. Image and sample indices are in [0,
-            2**32).
+            ``k[row]``; ``image`` is the index that selects this image's noise (see the noise contract). Image and
+            sample indices are in [0, 2**32).
         sigma: standard deviation of the noise before rounding, positive, at most 2**13 steps.
         step: an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        keys: Philox key of each run, in [0, 2**64), in place of the seed; for example for noise that is keyed by an
+        keys: one Philox key in [0, 2**64) for each run, used instead of the seed, for example a key derived from an
             image's values. Default: the seed.
         normalize: (mean, std), each of length C = k.shape[1]; std positive (checked on the CPU only).
         dtype: dtype of the batch: float32, float64, bfloat16 or float16.
@@ -82,9 +83,9 @@ def sample_grid_noise(
         tensor [N], True for each row that has a tail.
 
     Raises:
-        InputError: a value out of range, mismatched shapes, or integers whose product with the step's numerator is not
-            exact: a product of 2**24 or more (float64: 2**53 or more). On every device, noise that is too large by
-            itself is refused; the sum of k and noise is checked on the CPU only.
+        InputError: a value out of range, mismatched shapes, or an integer whose product with the step's numerator may
+            not be exact because it is 2**24 or more (float64: 2**53 or more). Noise that is too large by itself,
+            whatever k is, is refused on every device; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)

@@ -55,14 +55,14 @@ def sample_noise(
         x: images [M, ...], float. A float64 result is computed from x in float64; a result of any other dtype is
             computed from x in float32.
         runs: tuples (row, image, first, count). Each tuple stands for ``count`` samples of the image ``x[row]``, from
-            sample number ``first`` on; ``image`` is the index by which the noise contract numbers this image. Image and
-            sample indices are in [0, 2**32).
+            sample number ``first`` on; ``image`` is the index that selects this image's noise (see the noise contract).
+            Image and sample indices are in [0, 2**32).
         sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, and Laplace
             noise has scale sigma/√2.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        keys: Philox key of each run, in [0, 2**64), in place of the seed; for example for noise that is keyed by an
+        keys: one Philox key in [0, 2**64) for each run, used instead of the seed, for example a key derived from an
             image's values. Default: the seed.
         normalize: (mean, std), each of length C = x.shape[1]; std positive (checked on the CPU only).
         dtype: dtype of the result: float32, float64, bfloat16 or float16; default: the dtype of x.
@@ -70,7 +70,7 @@ def sample_noise(
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...], where N is the sum of the counts; ``out`` if given. The op has no gradient.
+        The batch [N, ...], where N is the sum of the counts; it is ``out`` if that is given. The op has no gradient.
 
     Raises:
         InputError: a value out of range, mismatched shapes, or an x that requires a gradient.

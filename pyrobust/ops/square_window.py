@@ -30,18 +30,21 @@ def square_window(
 
     This is one proposal of the Square attack (Andriushchenko et al., 2020, algorithm 3; Croce and Hein, 2021, for l1).
     Let δ = best - x, and let the size of δ be the sum of δ² (l2) or of abs(δ) (l1). The budget of a channel is the size
-    of δ in the two windows, plus a share of the image's unused budget. The unused budget is radius² (l2) or radius
-    (l1), minus the size of δ in the whole image. In the first window, the new δ is the sum of the pattern (with a
-    random sign) and the old δ / ‖δ‖, scaled to the budget. In the second window, the new δ is 0. In l2 the window is
-    clipped to the box, and the elements not clipped are scaled up to the budget. In l1 each budget is multiplied by the
-    number of channels; a later projection takes the excess from the rest of the image. All computations are in float64.
+    of δ in the two windows, plus the image's unused budget divided by the number of channels. The unused budget is
+    radius² (l2) or radius (l1), minus the size of δ in the whole image. In each channel of the first window, the
+    pattern (with a random sign) is added to the old δ / ‖δ‖ of that window. The sum, scaled so that its size is the
+    budget, is the new δ. In the second window, the new δ is 0. In l2 the window is clipped to the box, and the elements
+    that were not clipped are scaled up to use the rest of the budget. In l1 each budget is multiplied by the number of
+    channels. δ may then be larger than the radius allows; a later projection takes the excess from the rest of the
+    image. All computations are in float64.
 
     Args:
         best: the best images so far, same shape and dtype as x.
-        x: [B, C, H, W], contiguous or channels_last, float32, float64, bfloat16 or float16, in the box; other shapes
-            [B, ...] are treated as one row of one channel.
-        u: [B, 5 + C], same dtype as x, random numbers on [-1, 1] for the row and column of the first window, the row
-            and column of the second window, the choice of the pattern, and the sign in each channel.
+        x: [B, C, H, W], contiguous or channels_last, float32, float64, bfloat16 or float16, with all values in the box.
+            If the shape [B, ...] is another one, each example is treated as an image of one row and one channel.
+        u: [B, 5 + C], same dtype as x, random numbers on [-1, 1]. The first two choose the row and column of the first
+            window, the next two choose the row and column of the second window, the fifth chooses the pattern, and the
+            last C choose the sign in each channel.
         patterns: [2, h·w], float64, two patterns of norm 1.
         radius: of the ball, a number or [B].
         sides: h and w, the sides of the windows.
@@ -50,8 +53,9 @@ def square_window(
         upper: upper end of the box.
 
     Returns:
-        In l2, the proposed images, which lie in the box and, up to rounding, in the ball; in l1, the proposed changes
-        to x, which must still be projected. Same shape, dtype and memory format as x. The op has no gradient.
+        In l2, the result is the proposed images. They lie in the box and, up to rounding, in the ball. In l1, the
+        result is the proposed changes to x, which must still be projected. Same shape, dtype and memory format as x.
+        The op has no gradient.
 
     Raises:
         InputError: mismatched shapes or devices, windows larger than the image, or a negative radius.

@@ -26,8 +26,8 @@ def linf_step(
     """Step along the sign of the gradient, project onto the box and the l∞ ball around x, and round toward x.
 
     ``x' = clip(x_adv + step·sign(gradient), max(x - epsilon, lower), min(x + epsilon, upper))`` (Kurakin, Goodfellow
-    and Bengio, 2017; Madry et al., 2018), computed in float64. In exact arithmetic, |x' - x| ≤ epsilon and lower ≤ x' ≤
-    upper, for every dtype. A coordinate whose gradient is NaN takes no step.
+    and Bengio, 2017; Madry et al., 2018), computed in float64. For every dtype, |x' - x| ≤ epsilon and lower ≤ x' ≤
+    upper hold exactly, not only up to rounding. A coordinate whose gradient is NaN takes no step.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -78,8 +78,8 @@ def linf_momentum_step(
     """Take the momentum step of Auto-PGD (Croce and Hein, 2020), projected and rounded as in ``linf_step``.
 
     ``x' = clip(x_adv + share·(z - x_adv) + (1 - share)·(x_adv - before), max(x - epsilon, lower), min(x + epsilon,
-    upper))`` with ``z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper)``. In exact arithmetic, |x' - x| ≤
-    epsilon and lower ≤ x' ≤ upper, for every dtype.
+    upper))`` with ``z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper)``. For every dtype, |x' - x| ≤
+    epsilon and lower ≤ x' ≤ upper hold exactly, not only up to rounding.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -150,8 +150,8 @@ def l1_step(
         x: the examples, same shape and dtype as x_adv.
         step: [B] or [1], finite.
         keep: [B] or [1], int64, from 1 to the number of coordinates.
-        lower: smallest value of an input.
-        upper: largest value of an input.
+        lower: lower end of the box.
+        upper: upper end of the box.
 
     Returns:
         A tensor of x_adv's shape and dtype. It is channels_last if x_adv, gradient and x are channels_last. The op has
@@ -186,9 +186,9 @@ def l1_step_in_ball(
 ) -> Tensor:
     """Take the ``l1_step``, project onto the intersection of the box and the l1 ball around x, and round toward x.
 
-    The result equals ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x, epsilon))``
-    bit for bit, but is computed in one pass over memory. In exact arithmetic, Σ |x' - x| ≤ epsilon and lower ≤ x' ≤
-    upper, for every dtype.
+    The result x' equals ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x,
+    epsilon))`` bit for bit, but is computed in one pass over memory. For every dtype, Σ |x' - x| ≤ epsilon and lower ≤
+    x' ≤ upper hold exactly, not only up to rounding.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16, finite.
@@ -251,7 +251,7 @@ def _plain(
     lower: float,
     upper: float,
 ) -> Tensor | None:
-    """Call the op if the arguments are of the usual kind; return None if they are not, or if the op refuses them."""
+    """Return the op's result if the arguments have the most common types and the op accepts them, else None."""
     if not (type(step) is Tensor and type(lower) is float and type(upper) is float):
         return None
     if not (untracked(*tensors) and tensors[0].is_cpu):

@@ -37,7 +37,7 @@ def transformed() -> bool:
 
 
 def untracked(*tensors: Tensor) -> bool:
-    """Whether no derivative, transform or trace records a call on these tensors.
+    """Whether a call on these tensors goes unrecorded by derivatives, transforms and traces.
 
     >>> untracked(torch.zeros(1)), untracked(torch.zeros(1, requires_grad=True))
     (True, False)
@@ -130,7 +130,7 @@ def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
 def batch_of_rows(
     call: Callable[..., Tensor], size: int, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[Tensor, int]:
-    """Apply an op to a batch of rows and radii in one call.
+    """Apply an op to a vmap batch in one call, by turning the batch dimension into further rows.
 
     The op takes rows [R, D] and radii [R] or [1].
 

@@ -66,7 +66,7 @@ __all__ = [
 
 # Assigned, not only imported: the reference pages show the string below an assignment.
 STAGES: Final = _STAGES
-"""Purposes for which noise is drawn, with their numbers in the Philox counter: no two stages share a draw."""
+"""Purposes for which noise is drawn, each with its number in the Philox counter, so that no two stages share a draw."""
 
 FAMILIES: Final = _FAMILIES
 """Noise distributions, with their numbers in the Philox counter; each has standard deviation sigma."""

@@ -1,4 +1,4 @@
-"""Intervals and rows of coefficients in batch-last layout."""
+"""Bounds from intervals and from rows of coefficients, in batch-last layout [..., N]."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
 
 
 def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """Compute the minimum of each row over the box: reference of ``pyrobust.ops.batch_last_concretize``.
+    """Compute the minimum of each row's Σ a·z over the box: reference of ``pyrobust.ops.batch_last_concretize``.
 
     Args:
         a: [n, S, N].

@@ -20,7 +20,7 @@ def batch_last_conv(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Reference of ``pyrobust.ops.batch_last_conv``, with the same arguments; returns [O, h, w, N].
+    """Convolve N images to [O, h, w, N]: reference of ``pyrobust.ops.batch_last_conv``, with the same arguments.
 
     >>> import torch
     >>> batch_last_conv(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), torch.ones(1)).tolist()
@@ -43,7 +43,7 @@ def batch_last_conv_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Reference of ``pyrobust.ops.batch_last_conv_transposed``, with the same arguments; returns [C, H, W, N].
+    """Apply the transposed convolution, giving [C, H, W, N]: reference of ``pyrobust.ops.batch_last_conv_transposed``.
 
     >>> import torch
     >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
@@ -66,7 +66,7 @@ def batch_last_conv_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Reference of ``pyrobust.ops.batch_last_conv_weight``, with the same arguments; returns [O, C / groups, kh, kw].
+    """Compute the weight's gradient, [O, C / groups, kh, kw]: reference of ``pyrobust.ops.batch_last_conv_weight``.
 
     >>> import torch
     >>> batch_last_conv_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()

@@ -1,4 +1,4 @@
-"""Bookkeeping of attacks on the examples of a batch."""
+"""Small helpers of attacks: copy the chosen examples of a batch, and count the changed coordinates of each example."""
 
 from __future__ import annotations
 

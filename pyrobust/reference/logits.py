@@ -9,7 +9,7 @@ _TINY = 1e-12  # added to Croce and Hein's denominators
 
 
 def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a loss of each row of logits and its derivative size·slope: reference of ``pyrobust.ops.logit_loss``.
+    """Compute each row's loss and its derivative, which is size·slope: reference of ``pyrobust.ops.logit_loss``.
 
     Args:
         logits: [B, K], float.
@@ -40,10 +40,11 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Te
 
 
 def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log(1 + exp(lead)) and its derivative; lead is the log odds of the other classes, whose probability is p.
+    """Return log(1 + exp(lead)) and its derivative, where lead is the log odds of the other classes against class y.
 
-    p is 1 / (1 + exp(-lead)). The derivative is p·(softmax of the other classes - e_y), as two factors, so that it
-    stays precise where p rounds to 0.
+    The probability of the other classes is p = 1 / (1 + exp(-lead)). The derivative is p·(softmax of the other classes
+    - e_y), where e_y is the unit vector of class y. It is returned as these two factors, so that it stays precise where
+    p rounds to 0.
     """
     index = y.unsqueeze(1)
     true_logit = z.gather(1, index)
@@ -72,7 +73,7 @@ def _strongest_other(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (z_up - z_down) / (z at the first rank - mean z at the other ranks); without ranks, do not divide."""
+    """Return value, slope and size of z_up - z_down, divided by a difference of ranked logits if there are ranks."""
     up, down = up.unsqueeze(1), down.unsqueeze(1)
     value = z.gather(1, up) - z.gather(1, down)
     slope = torch.zeros_like(z).scatter_(1, down, -1.0)
@@ -98,8 +99,9 @@ def logit_verdict(
         logits: [B, K], float.
         y: [B], int64.
         targeted: whether y is the class that the attack aims at.
-        tolerance: at least 0.
-        both: whether a robust row may also be judged ``CLOSE``.
+        tolerance: at least 0. A fooled row is close if the logit of y and the largest other logit differ by at most
+            tolerance times the row's largest |logit|.
+        both: whether a robust row with such a small difference is judged ``CLOSE``, too.
 
     Returns:
         uint8 [B].

@@ -1,4 +1,4 @@
-"""The noise of docs/decisions/noise-contract.md, one line of code for each line of the contract."""
+"""The noise that docs/decisions/noise-contract.md defines, computed line by line as in the contract."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def sample_noise(
 ) -> Tensor:
     """Pack noisy copies of images, one run after another: reference of ``pyrobust.ops.sample_noise``, bit for bit.
 
-    The copies are v = fma(sigma, z, x). If ``normalize`` is given, channel c is then normalized to (v - mean[c]) /
-    std[c]. The copies are computed in float64 for a float64 result and in float32 otherwise, then rounded to the dtype
-    of the result. z is ``unit_noise``.
+    The copies are v = fma(sigma, z, x), where z is the noise that ``unit_noise`` returns. If ``normalize`` is given,
+    channel c is then normalized to (v - mean[c]) / std[c]. The copies are computed in float64 for a float64 result and
+    in float32 otherwise, then rounded to the dtype of the result.
 
     Args:
         x: [M, ...], float32 or float64 (float16 and bfloat16 are widened).
-        runs: tuples (row, image, first, count), each for samples first … first + count - 1 of ``x[row]``, whose
-            contract index is ``image``.
+        runs: tuples (row, image, first, count). Each tuple stands for samples first … first + count - 1 of the image
+            ``x[row]``; ``image`` is this image's index in the noise contract.
         sigma: standard deviation of every coordinate, positive.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
@@ -102,16 +102,16 @@ def sample_noise(
 
 
 def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
-    """Return the Philox key of an image without an index: a hash of seed, grid step, shape and values.
+    """Return the Philox key for an image that has no index: a hash of seed, grid step, shape and values.
 
-    The hash is BLAKE2b (RFC 7693), whose own key is the seed in little-endian order. Its digest of 8 bytes is read as a
-    little-endian integer. The hashed bytes are a line of text and then the elements in contiguous order. The text is
-    the sizes joined by commas, then "values" or, on a grid, the step as p/q. The elements are little-endian float64
-    (with 0 in place of -0) or, on a grid, little-endian int32.
+    The hash is BLAKE2b (RFC 7693). BLAKE2b takes a key of its own, which is the seed in little-endian order. The digest
+    of 8 bytes is read as a little-endian integer. The hashed bytes are a line of text and then the elements in
+    contiguous order. The text is the sizes joined by commas, then "values" or, on a grid, the step as p/q. The elements
+    are little-endian float64 (with 0 in place of -0) or, on a grid, little-endian int32.
 
     Args:
         seed: in [0, 2**64).
-        x: one image [...], float; on a grid integers k with x = step·k.
+        x: one image [...], float. If there is a grid, x holds the integers k instead, and the image is step·k.
         step: spacing of the grid; None if there is no grid.
 
     Returns:
@@ -141,7 +141,7 @@ def unit_noise(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return z of the noise contract: noise of zero mean and unit variance.
+    """Return the noise that the noise contract calls z; it has zero mean and unit variance.
 
     Gaussian noise follows Box and Muller, "A note on the generation of random normal deviates" (1958); the other
     families use their inverse distribution functions.
@@ -150,7 +150,7 @@ def unit_noise(
         image: index of the image in the noise contract, in [0, 2**32).
         first: first sample index; first + count is at most 2**32.
         count: number of samples.
-        elements: elements of the image, in contiguous (C, H, W) order.
+        elements: number of elements of the image; the elements are in contiguous (C, H, W) order.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
@@ -190,8 +190,8 @@ def noise_words(
 ) -> Tensor:
     """Return the random 32-bit words from which ``unit_noise`` is computed, for the same arguments.
 
-    Philox returns four words for the counter (⌊e / 4⌋, s, image, stage · 256 + family), with the seed as key. Word e
-    mod 4 of these is used for element e of sample s.
+    For element e of sample s, Philox gets the counter (⌊e / 4⌋, s, image, stage · 256 + family), with the seed as key,
+    and returns four words. The result for this element is word e mod 4.
 
     Returns:
         [count, elements], int64, words in [0, 2**32).
@@ -212,7 +212,7 @@ def noise_words(
 
 
 def minus_two_log(words: Tensor) -> Tensor:
-    """Compute -2·ln((w + ½) / 2³¹) of 31-bit words w, float32, never negative.
+    """Compute -2·ln((w + ½) / 2³¹) in float32 for 31-bit words w; the result is never negative.
 
     Apart from the rounding of w + ½ to float32, the relative error is at most 1.7e-7.
 
@@ -231,8 +231,9 @@ def minus_two_log(words: Tensor) -> Tensor:
 def _box_muller(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Return two normal variates made from a word for the radius and a word for the angle.
 
-    The angle's top bit is a sign, the next bit swaps the two variates, and the other thirty bits give the position
-    within an eighth of a turn to either side of the axis. Sine and cosine are within 1e-7 of their exact values.
+    In the word for the angle, the top bit negates both variates, and the next bit swaps them. The other thirty bits
+    give the angle, which is at most an eighth of a turn to either side of the axis. Sine and cosine are within 1e-7 of
+    their exact values.
     """
     radius = _set_sign(sqrt(minus_two_log(a >> 1)), d)
     x = _signed((d << 2) & MASK).float() * 2.0**-31

@@ -1,7 +1,8 @@
 """Euclidean projections onto the simplex, the l1 ball, and the intersection of the l1 ball and a box.
 
-All computations are in float64, with one rounding to the argument's dtype at the end. Thresholds are found by sorting.
-Rows are shifted first, so that the numbers that decide the threshold are small and do not cancel.
+All computations are in float64, with one rounding to the argument's dtype at the end. Each projection onto the simplex
+or an l1 ball subtracts a threshold θ, which is found by sorting. Rows are shifted first, so that the numbers that
+decide θ are small and lose no digits by cancellation.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def project_l1_ball_box(
     Reference of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the distance
     from xᵢ to the end of [lower, upper] in the direction of δᵢ. θ is 0 if that gives a z in the ball; otherwise, θ is
     the number that gives Σ |z| = radius. Σ |z| is piecewise linear in θ, with breaks at |δᵢ| and |δᵢ| - uᵢ. Bisection
-    finds the two neighbouring breaks whose sums enclose the radius, and linear interpolation between them gives θ.
+    finds two neighbouring breaks such that the radius lies between the values of Σ |z| at these breaks. Linear
+    interpolation between them gives θ.
     Source: Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", 2021.
 
     Args:
@@ -122,10 +124,11 @@ def _simplex(v: Tensor, radius: Tensor) -> Tensor:
 
 
 def _bracket(magnitude: Tensor, room: Tensor, points: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the last of the descending points with Σ clip(magnitude - point, 0, room) < radius, and the next point.
+    """Return the last point whose sum Σ clip(magnitude - point, 0, room) is below the radius, and the next point.
 
-    All arguments are float64 [B, ...]; the radius is [B, 1]. If the sum at the first point is not below the radius, the
-    result is the first two points. If the sum at every point is below the radius, the result is the last point twice.
+    All arguments are float64 [B, ...]; the radius is [B, 1]. The points of each row descend. If the sum at the first
+    point is not below the radius, the result is the first two points. If the sum at every point is below the radius,
+    the result is the last point twice.
     """
     last = points.shape[1] - 1
     below = torch.zeros_like(radius, dtype=torch.int64)

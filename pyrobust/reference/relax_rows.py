@@ -1,4 +1,4 @@
-"""Linear relaxation and concretization of packed rows of coefficients."""
+"""Linear relaxation of packed rows of coefficients, and the minimum of each row over a box."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def relax_rows(
 
     Args:
         a: [R, n]; updated.
-        image: [R], index of each row's image in the other arguments.
+        image: [R]; for each row of a, the index of the row of the other arguments that it uses.
         lower_slope: [B, n].
         upper_slope: [B, n].
         lower_intercept: [B, n].
@@ -37,11 +37,11 @@ def relax_rows(
 
 
 def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Concretize each row over its box: reference of ``pyrobust.ops.concretize_rows``.
+    """Return each row's minimum over the box of its image: reference of ``pyrobust.ops.concretize_rows``.
 
     Args:
         a: [R, n].
-        image: [R], index of each row's image in the other arguments.
+        image: [R]; for each row of a, the index of the row of low and high that it uses.
         low: [B, n].
         high: [B, n].
 

@@ -9,12 +9,13 @@ from torch import Tensor
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Return a·b + c with one rounding: in float32 if all three are float32, in float64 if only b is float32.
+    """Return a·b + c, rounded once: to float32 if all three are float32, to float64 if b is float32 and a, c float64.
 
     The product of two float32 numbers is exact in float64. For a float32 result, the sum is rounded to odd in float64.
     Rounding this sum to float32 then gives the same number as rounding the exact value. The float64 version follows
     Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE
-    Trans. Computers 2008; it is correct unless a·b has bits below the smallest float64.
+    Transactions on Computers, 2008. This version is correct unless the exact product a·b has bits smaller than the
+    smallest positive float64.
 
     >>> one = torch.tensor(1.0)
     >>> ulp = torch.tensor(2.0**-12)
@@ -49,7 +50,7 @@ def sqrt(x: Tensor) -> Tensor:
 
     The root is computed in float64 and then rounded to float32. The second rounding could go wrong only for a root very
     close to the midpoint of two float32 numbers, and no square root of a float32 number is that close (Figueroa, "When
-    is double rounding innocuous?", 1995). The result is therefore the same with every library that computes the float64
+    is double rounding innocuous?", 1995). The result is therefore the same, whichever library computes the float64
     root.
     """
     return torch.sqrt(x.double()).float()

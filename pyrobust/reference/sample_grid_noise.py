@@ -43,7 +43,8 @@ def sample_grid_noise(
         k: [M, ...], int32.
         runs: tuples (row, image, first, count). Each tuple stands for samples first … first + count - 1 of the image
             ``k[row]``; ``image`` is this image's index in the noise contract.
-        sigma: standard deviation before rounding, positive; taken as exactly this float.
+        sigma: standard deviation of the noise before it is rounded to the grid, positive. The exact value of this float
+            is used.
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
@@ -100,21 +101,22 @@ def grid_integers(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return the noise contract's Gaussian noise J, in grid steps, by inverting its distribution at 96 random bits.
+    """Return the Gaussian noise J of the noise contract, in grid steps, each drawn by inversion from 96 random bits.
 
     Args:
         image: index of the image in the noise contract, in [0, 2**32).
         first: first sample index; first + count is at most 2**32.
         count: number of samples.
         elements: number of elements of the image; the elements are in contiguous (C, H, W) order.
-        sigma: standard deviation before rounding.
+        sigma: standard deviation of the noise before it is rounded to the grid.
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
         device: device of the result.
 
     Returns:
-        [count, elements], int64. Values outside the tails lie in -reach … reach; values in the tails are ± (reach + 1).
+        [count, elements], int64. J lies in -reach … reach, except in the tails, where J is ± (reach + 1). Here reach is
+        the smallest integer with (reach + ½)·step/sigma ≥ 7.
 
     >>> grid_integers(7, 0, 1, 3, sigma=0.5, step=Fraction(1, 16))
     tensor([[-10,  14, -14]])
@@ -132,10 +134,11 @@ def grid_integers(
 
 @functools.lru_cache(maxsize=32)
 def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
-    """Return the distribution function of J in units of 2⁻⁹⁶, rounded away from ½.
+    """Return the thresholds from which J is drawn: its distribution function in units of 2⁻⁹⁶, as integers.
 
     To draw J, 96 random bits are compared with these values. They are 2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 …
-    reach. The lower tail is below the first threshold; the upper tail begins at the last one.
+    reach, rounded down below 2⁹⁵ and up above it. Here reach is the smallest integer with (reach + ½)·step/sigma ≥ 7. A
+    draw below the first threshold is in the lower tail; a draw of at least the last threshold is in the upper tail.
 
     >>> cuts = thresholds(0.5, Fraction(1, 1))
     >>> [round(cut / 2**96, 4) for cut in cuts]

@@ -19,7 +19,7 @@ def square_window(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Move the budget of two windows into the first one: reference of ``pyrobust.ops.square_window``.
+    """Compute one proposal of the Square attack: reference of ``pyrobust.ops.square_window``.
 
     The signature and formula are those of the op.
 

@@ -20,8 +20,8 @@ def linf_step(
 ) -> Tensor:
     """Step along the sign of the gradient within the ball and the box: reference of ``pyrobust.ops.linf_step``.
 
-    The signature and formula are those of the op. The ends of the interval allowed for the result (x' in the formula)
-    are rounded in x's dtype, toward x.
+    The signature and formula are those of the op. The formula clips the result to an interval; the ends of this
+    interval are rounded toward x, to x's dtype.
 
     >>> x = torch.tensor([[0.5, 0.1]])
     >>> linf_step(x, torch.tensor([[2.0, -1.0]]), x, torch.tensor([0.25]), epsilon=0.125)

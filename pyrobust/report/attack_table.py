@@ -29,9 +29,9 @@ from pyrobust.runs.run import Run
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
     """Return the epsilons for the table of a curve.
 
-    For a curve of points, these are the epsilons of the points. For a step function, these are round epsilons up to the
-    distance within which nine tenths of the adversarial examples lie, and every epsilon at which another attack
-    confirmed the curve.
+    For a curve of points, these are the epsilons of the points. For a step function, these are of two kinds: round
+    numbers up to the distance within which nine tenths of the adversarial examples lie, and every epsilon at which
+    another attack confirmed the curve.
 
     Args:
         curve: a curve of any attack.
@@ -63,9 +63,9 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
 
     Args:
         run: a run of kind attack, with at least one image.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
-        curve: for a minimum-norm run, its curve with confirmations by other attacks. By default, the curve is the
-            `minimum_norm_curve` of the run.
+        alpha: for each interval, the probability that it misses the true value, in (0, 1).
+        curve: for a minimum-norm run, its robustness curve, to which ``confirm_curve`` may have added the results of
+            other attacks. By default, the curve is the `minimum_norm_curve` of the run.
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.
@@ -105,11 +105,12 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
     """Show robust accuracy, with its interval, at each epsilon of a curve.
 
-    For a step function, the table has quartiles of its distances, and robust accuracy at `default_epsilons`.
+    For a curve that is a step function, the table has quartiles of the distances at which examples are broken, and
+    robust accuracy at `default_epsilons`.
 
     Args:
         curve: a curve of any attack.
-        caption: lines of text that state what else the rates depend on.
+        caption: lines of text that state what else determines the rates, such as the model and the data.
 
     Returns:
         A table to print or to write, with the caption as notes.
@@ -133,7 +134,7 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
 
 
 def _step_rows(curve: RobustnessCurve) -> tuple[list[Row], list[Row], list[Row]]:
-    """Return rows for quartiles of the distance, for robust accuracy at epsilons, and for other attacks."""
+    """Return three lists of rows: quartiles of the distance, robust accuracy at epsilons, and confirmations."""
     names = (f"{curve.norm} distance, lower quartile", "median", "upper quartile")
     quartiles: list[Row] = [
         (name, "inf" if math.isinf(value) else Quantity(value, text=f"{value:.4g}"), "", "")
