@@ -89,7 +89,7 @@ def describe(name: str, module: Any) -> str:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether tensors are equal. NaN equals NaN, and 0 equals -0, since the sign of a zero changes no class.
+    """Whether tensors are equal; NaN equals NaN, and 0 equals -0, because a zero's sign changes no predicted class.
 
     >>> same_bits(torch.tensor([0.0, torch.nan]), torch.tensor([-0.0, torch.nan]))
     True
@@ -103,7 +103,7 @@ def _same_rows(a: Tensor | None, b: Tensor | None, same: Callable[[Tensor, Tenso
 
 @contextmanager
 def _recorded(model: nn.Module, rows: Rows) -> Iterator[list[tuple[str, nn.Module, Tensor | None, Tensor | None]]]:
-    """Record each call's name and module, and chosen rows of its input and output, in the order in which calls end."""
+    """Record each module's calls as they end: its name, the module, and the chosen rows of its input and output."""
     calls: list[tuple[str, nn.Module, Tensor | None, Tensor | None]] = []
     batch = len(rows.batch)
 

@@ -112,16 +112,16 @@ class _Compared(NamedTuple):
 class RowProbe:
     """Checks, on the batches that a model is run on, that a row's logits depend on this row alone and are reproducible.
 
-    If neither the shape of the batch nor the row's position has changed, logits are compared bit by bit. Otherwise,
-    they are compared up to rounding: the tolerance is √ε times the row's largest |logit|, where ε is the machine
-    epsilon of the batch's dtype. A larger deviation is accepted if changing the last bits of the row itself has a
-    similar effect on its logits.
+    Rows are run a second time, and the logits of both times are compared. If the row's position and the shape of its
+    batch are the same both times, the logits are compared bit by bit. Otherwise, they are compared up to rounding: the
+    tolerance is √ε times the row's largest |logit|, where ε is the machine epsilon of the batch's dtype. A larger
+    deviation is accepted if changing the last bits of the row itself has a similar effect on its logits.
 
     Args:
         model: module or callable. If a probe fails, its submodules are searched for the cause.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
-        seed: seed for the random choice of the rows and later batches to probe. It changes no result. By default, every
-            run uses a different seed.
+        seed: seed for the random choice of the rows and of the later batches that are probed. It changes no result. By
+            default, every run uses a different seed.
 
     >>> def coupled(x):
     ...     return torch.cat([x, x.mean().expand(len(x), 1)], dim=1)
@@ -180,10 +180,12 @@ class RowProbe:
         """Return the logits [N, K] of a batch [N, ...] of a run; if a probe is due, probe the model on this batch.
 
         Args:
-            batch: as in ``logits`` of the constructor; its memory is reused for permuted rows, then restored.
+            batch: a batch that the constructor's ``logits`` accepts. A probe may reuse its memory, for example for
+                permuted rows, and then restores its values.
             exact: whether to compare bit by bit even if a repeat of the batch does not give the same bits; if False,
                 such a batch is compared up to rounding.
-            rows: number of rows to consider, at least one; the rows after these are copies. Default: all.
+            rows: number of rows to consider, at least one. The rows after these are copies that only pad the batch.
+                Default: all.
 
         Raises:
             RowDependenceError: a row's logits depend on other rows, on the row's position or on the batch's size; or
@@ -221,7 +223,7 @@ class RowProbe:
             self._compare_early(rows, expected)
 
     def check(self, batch: Tensor) -> None:
-        """Probe the model on a batch [N, ...] of a chunk; for sweeps that do not probe their own forward passes.
+        """Probe the model on a batch [N, ...] of a chunk; for attacks and proofs, whose forward passes are not probed.
 
         The first call runs every probe. Each later call probes with probability ``CHECKED``: it runs one probe and also
         runs one row alone. The errors are those of ``logits``.
@@ -232,13 +234,13 @@ class RowProbe:
             self._probed(batch, len(batch), (self._random.choice(_LATER),), 1, exact=False)
 
     def _is_first(self, size: int, rows: int) -> bool:
-        """Whether a batch of this size is the first with one row, the first with several, or the first with many."""
+        """Whether a batch is the first with one row, the first with several rows, or far larger than the latter."""
         if rows == 1:
             return not self._single_done and self._first is None
         return self._first is None or (2 * self._first_rows < size and 2 * self._first_rows < rows)
 
     def _probed(self, batch: Tensor, rows: int, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
-        """Run the probes ``whole`` on a batch, and ``alone`` of its rows by themselves; return the batch's logits."""
+        """Return a batch's logits; run the probes that ``whole`` names, and probe some rows (``alone``) one by one."""
         channels_last = batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last)
         self._format = torch.channels_last if channels_last and not batch.is_contiguous() else torch.contiguous_format
         if not whole and (rows == 1 or not alone):
@@ -264,7 +266,7 @@ class RowProbe:
         return self._forward(batch.contiguous(memory_format=self._format))
 
     def _probe(self, kind: str, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
-        """Run rows of the batch again, among other rows as ``kind`` says, and compare their logits."""
+        """Run the probe named ``kind``: it runs rows a second time and compares the logits of both times."""
         if kind == "permuted":
             self._probe_permuted(batch, before, logits)
             return
@@ -302,13 +304,13 @@ class RowProbe:
             self._compare_fresh(changed, output)
 
     def _is_rounding(self, kind: str, got: Tensor, expected: Tensor) -> bool:
-        """Whether kernels that do not repeat their bits can explain how much rows at unchanged positions differ."""
+        """Whether the logits of rows at unchanged positions differ by no more than rounding can explain."""
         if kind == "repeat" or not self._bits_repeat:
             return bool(_close(got, expected).all())
         return bool(_close(got, expected, _ROUNDING_UNITS * torch.finfo(expected.dtype).eps).all())
 
     def _probe_permuted(self, batch: Tensor, before: Tensor, logits: Tensor) -> None:
-        """Run the rows in another order in the same memory: neither shape nor address then identifies the batch."""
+        """Run the rows in another order in the same memory, to expose a model that caches by shape or address."""
         order = torch.tensor(self._random.sample(range(len(batch)), len(batch)), device=batch.device)
         rows = Rows(before[order], torch.arange(len(batch), device=batch.device))
         batch.copy_(rows.batch)
@@ -354,7 +356,7 @@ class RowProbe:
             self._expect_close("alone", rows, logits[positions], None, got)
 
     def _compare_early(self, rows: Tensor, logits: Tensor) -> None:
-        """Run rows of several batches, every second one changed, in one small batch; compare with ``logits``."""
+        """Run rows of several earlier batches in one small batch, and compare the results with their ``logits``."""
         changed = rows.clone()
         for i in range(1, len(rows), 2):
             changed[i : i + 1] = _last_bit_changed(rows[i : i + 1])
@@ -375,7 +377,7 @@ class RowProbe:
             self._expect_close("alone", Rows(batch, positions), expected, None, output[: len(positions)])
 
     def _run_small(self, rows: Tensor) -> Tensor | None:
-        """Run a few rows, repeated to fill the smallest batch that the model takes; None if it takes only one size."""
+        """Return the logits of a small batch made of the rows; None if the model takes no small batch."""
         while self._small is not None:
             repeats = -(-self._small // len(rows))
             try:
@@ -395,7 +397,8 @@ class RowProbe:
     def _expect_close(self, kind: str, rows: Rows, expected: Tensor, moved: Rows | None, got: Tensor) -> None:
         """Refuse the model if the logits [m, K] of rows differ from the expected ones by more than rounding explains.
 
-        ``moved`` holds the rows' positions in the second pass; None for small batches.
+        ``moved`` is the batch that gave the logits ``got``, with the rows' positions in it; None if it was a small
+        batch.
         """
         if got.shape != expected.shape:
             raise RowDependenceError(
@@ -449,7 +452,7 @@ class RowProbe:
         return changed[0] == 0 and changed[1] >= needed
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
-        """Draw positions of rows, int64 [max(1, number)]: first ``ends``; no row repeats before all rows were drawn."""
+        """Return random positions of rows, int64 [max(1, number)]; the first ones are those in ``ends``."""
         number = max(1, number)
         chosen = list(ends or [])
         while len(chosen) < number:
@@ -540,7 +543,7 @@ def _last_bit_changed(row: Tensor) -> Tensor:
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
-    """Return which rows [m] differ by rounding alone; the default tolerance is that of ``pyrobust.correctness``."""
+    """Return, as bool [m], which rows of a and b agree up to ``tolerance`` (by default, up to rounding)."""
     tolerance = torch.finfo(b.dtype).eps ** 0.5 if tolerance is None else tolerance
     a, b = a.flatten(1), b.flatten(1)
     scale = b.masked_fill(~b.isfinite(), 0).abs().amax(dim=1, keepdim=True)

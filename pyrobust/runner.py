@@ -35,7 +35,7 @@ from pyrobust.row_independence import RowProbe, submodules
 logger = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""A function of (done, total)."""
+"""A function that shows progress; it is called with two numbers, (done, total)."""
 Classifier: TypeAlias = Callable[[Tensor], Any]
 """Module or callable: batch [N, ...] → logits [N, K], an object with ``.logits``, or a dict with "logits"."""
 
@@ -144,7 +144,7 @@ class Runner:
 
     @property
     def unit(self) -> float:
-        """Rounding unit of the coarsest arithmetic observed in the model; if none was observed, of the model's dtype.
+        """Rounding unit of the coarsest arithmetic observed in the model, or of its dtype if none has been observed.
 
         For example, the unit is that of float32 if a callable casts its float64 input to float32, and that of TF32 if a
         GPU uses TF32.
@@ -178,14 +178,14 @@ class Runner:
 
     @property
     def list_dtype(self) -> torch.dtype | None:
-        """Dtype of examples given as lists: ``input_dtype``.
+        """Dtype to which examples given as lists are converted: normally ``input_dtype``.
 
         For a callable of unknown dtype, it is None, which stands for torch's default.
         """
         return None if self._follows else self.input_dtype
 
     def casts(self, x: Tensor) -> bool:
-        """Whether examples x are cast, because they are float64 and the model's known dtype is another."""
+        """Whether x is float64 and the model is known to have another dtype, so that x is cast."""
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
@@ -209,8 +209,9 @@ class Runner:
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
         """Return the size of the equal batches into which ``total`` rows are divided; it is at most the batch size.
 
-        On a CPU, the batches are also small enough for their largest activation to stay on the heap. If the largest
-        activation of a single row does not fit on the heap, there is no such limit.
+        On a CPU, the batches are also small enough for their largest activation to be allocated on the C library's
+        heap. A larger activation gets fresh pages in every pass, which is slow. If the largest activation of a single
+        row does not fit on the heap, there is no such limit.
 
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
@@ -261,7 +262,7 @@ class Runner:
                 self._gradients, self._session = before, outer
 
     def batch(self, x: Tensor) -> Tensor:
-        """Move examples [N, ...] to the runner's device, and images to its memory format; the dtype is kept.
+        """Move examples [N, ...] to the runner's device, convert images to its memory format, and keep the dtype.
 
         >>> Runner(lambda x: x).batch(torch.zeros(2, 3)).shape
         torch.Size([2, 3])
@@ -272,8 +273,8 @@ class Runner:
     def logits(self, batch: Tensor, *, watch: bool = False) -> Tensor:
         """Compute the logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
 
-        A model that writes to its input, for example by in-place normalization, gets copies. With ``watch``, ``unit``
-        is set from a session's first batch of several rows.
+        A model that writes to its input, for example by in-place normalization, gets copies. With ``watch``, the first
+        batch of a session that has more than one row also determines ``unit``.
         """
         if watch and self._unit is None and len(batch) > 1:
             with watched(batch) as arithmetic:
@@ -291,12 +292,12 @@ class Runner:
         return logits
 
     def _opaque_unit(self, logits: Tensor) -> float:
-        """Return the ``unit`` of a model that computes outside torch: its dtype's or, without tensors, the coarsest."""
+        """Return the rounding unit to assume for a model that computes outside torch, where it cannot be observed."""
         expected = self.dtype if _first_tensor(self.model) is not None else torch.bfloat16
         return max(torch.finfo(dtype).eps for dtype in (expected, logits.dtype))
 
     def _output(self, batch: Tensor) -> object:
-        """Run the model on the batch if its first run left the input unchanged; otherwise, run it on a copy."""
+        """Run the model on the batch if the model's first run left its input unchanged; otherwise, run it on a copy."""
         if self._writes_input is not False:
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
                 batch = batch.clone()
@@ -321,8 +322,8 @@ class Runner:
     def probe_rows(self, x: Tensor) -> None:
         """Probe the model on a chunk of examples [N, ...], in a batch of this runner's size.
 
-        Sweeps that do not probe their own batches, such as attacks, have to call this function. Its errors are those of
-        ``RowProbe.check``.
+        Attacks, and other computations that do not probe their own batches, have to call this function. Its errors are
+        those of ``RowProbe.check``.
         """
         rows = min(len(x), self.batch_size(tuple(x.shape[1:]), gradients=True))
         batch = self.batch(x[:rows].detach()).to(self.dtype, copy=True)
@@ -350,8 +351,9 @@ class Runner:
             shape: shape of one input.
             step: processes a batch.
             gradients: as in ``batch_size``.
-            pinned: whether all batches have one size; ``step`` then pads smaller batches. If no batch size was given,
-                this size may be halved, but only before the first batch has run.
+            pinned: whether all batches must have the same size; ``step`` then has to pad a batch that has fewer rows.
+                If no batch size was given, this size may be halved when memory runs out, but only before the first
+                batch has run.
             one_example: whether all rows belong to one example. If so, they are divided evenly (``even_rows``).
 
         Raises:
@@ -456,7 +458,7 @@ class Runner:
 
 
 def _heap_rows(row_bytes: int) -> int:
-    """Return how many rows fit in the heap with their largest activation; no limit if not even one row fits."""
+    """Return the most rows whose largest activation fits on the heap; no limit if not even that of one row fits."""
     return _HEAP_BYTES // row_bytes or sys.maxsize
 
 

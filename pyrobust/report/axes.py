@@ -105,7 +105,8 @@ class Frame:
         """Write the captions, each beside a sample of its line.
 
         Args:
-            lines: drawn lines; line i belongs to caption i. Captions beyond the last line have no line.
+            lines: drawn lines; line i belongs to caption i. If there are more captions than lines, the last captions
+                have no sample beside them.
         """
         from matplotlib.lines import Line2D
 

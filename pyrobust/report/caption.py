@@ -38,7 +38,7 @@ def checked_run(run: Run) -> Run:
 
 
 def describe_run(run: Run) -> list[str]:
-    """Describe a run: method, norm, noise, budget, confidence, hashes and coverage, in one line each.
+    """Describe a run in a few lines: its method, norm, noise, budget, confidence, hashes and coverage.
 
     Args:
         run: a run of any kind.
@@ -70,7 +70,7 @@ def warnings_of(run: Run) -> list[str]:
 
 
 def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:
-    """Describe the machines if there are several, and the chunks set aside without a result if there are any.
+    """Describe the machines if there are several, and any chunks that were set aside without a result.
 
     >>> describe_chunks({"cpu": 96, "gpu": 32}, {128: "worker lost: signal 9"})
     ['Machines: 96 images by cpu; 32 images by gpu', 'SET ASIDE: 1 chunk (from image 128: worker lost: signal 9)']

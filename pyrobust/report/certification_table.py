@@ -45,17 +45,18 @@ def comparison_table(
     The table has one column per log. The columns are ordered by the area under the survival curve of p_A, and logs
     without votes come last. ``pyrobust.metrics.survival.rank_by_survival`` explains why the average certified radius
     does not set the order. The first rows give the parameters on which the numbers depend. The next rows give the area,
-    quantiles and shares of p_A. They are followed by the certified accuracy at each radius. Because some certificates
-    may be false, further rows give a lower bound, at each radius, on the true certified accuracy of exactly these
-    images. The last rows give the average certified radius and the mean radius of the correct images.
+    the quantiles of p_A, and the shares of images with p_A in certain ranges. They are followed by the certified
+    accuracy at each radius. Some certificates may be false, so further rows give a lower bound on the true certified
+    accuracy of exactly these images at each radius. The last rows give the average certified radius and the mean radius
+    of the correct images.
 
     Args:
         logs: logs of one norm.
         radii: at least 0, in the unit of the input. By default, the radii are 0, 0.25, … up to the largest certified
             radius, or round numbers if the largest certified radius is below 0.75.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
-        delta: probability that the certified accuracy of exactly these images at one radius is below its bound; in
-            (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
+        delta: probability that, at one radius, the true certified accuracy of exactly these images is below the lower
+            bound in the table; in (0, 1).
 
     Returns:
         A table to print or to write. Its notes state on what the numbers depend.

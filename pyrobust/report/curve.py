@@ -1,4 +1,4 @@
-"""Plots of robustness curves, with the extra ``plot``."""
+"""Plots of robustness curves; they need the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def plot_curve(
     """Plot robust accuracy over epsilon, with confidence intervals, as a PNG, PDF or SVG.
 
     Straight lines join the points, as in ``RobustnessCurve.area``. The band joins the confidence intervals of the
-    points; the intervals do not hold jointly. A step function is drawn in steps, with a triangle at each epsilon at
-    which another attack confirmed the function.
+    points; the intervals do not hold jointly. If a curve is a step function, it is drawn in steps. A triangle marks
+    each epsilon at which another attack confirmed such a curve.
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
             examples. For a single curve, the attack and the number of examples are written below the plot.
-        path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
-            existing file is overwritten.
-        caption: lines of text below the plot that state what else the rates depend on. For a single curve, these lines
-            replace the attack's name and the number of examples.
+        path: path of the file. Its ending (.png, .pdf or .svg) sets the format. The file is written whole or not at
+            all, and an existing file is overwritten.
+        caption: lines of text below the plot. They state the other conditions on which the rates depend, such as the
+            model and the data. For a single curve, these lines replace the attack's name and the number of examples.
 
     Raises:
         InputError: there is no curve, the curves have several norms, or the file name has another ending.
@@ -95,7 +95,7 @@ def plot_curve(
 
 
 def draw_steps(frame: Frame, curve: RobustnessCurve, largest: float, style: dict[str, Any]) -> Any:
-    """Draw a step function up to an epsilon, with its band and its confirmed points; return the drawn line."""
+    """Draw a step function up to ``largest``, its band and the points that other attacks confirmed; return its line."""
     x = np.append(curve.epsilons, largest)
     value, lower, upper = (
         100 * np.append(column, column[-1]) for column in (curve.robust_accuracy, curve.lower, curve.upper)
@@ -113,6 +113,6 @@ def _examples(curve: RobustnessCurve) -> str:
 
 
 def _confirmed(curve: RobustnessCurve) -> list[str]:
-    """Return the caption's line about confirmed points, if there are any."""
+    """Return the caption's line about the points that other attacks confirmed, if there are any."""
     points = [f"{each.attack} at {number_text(each.epsilon)}" for each in curve.confirmations]
     return [f"Triangles: confirmed by {', '.join(points)}"] if points else []

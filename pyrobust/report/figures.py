@@ -1,4 +1,4 @@
-"""Plots of certification logs, several in one figure, with the extra ``plot``."""
+"""Plots of one or several certification logs in a figure; they need the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
 
     Args:
         logs: a run or certification logs, all of one norm and with at least one image.
-        path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
-            existing file is overwritten. Equal logs give files with equal bytes.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        path: path of the file. Its ending (.png, .pdf or .svg) sets the format. The file is written whole or not at
+            all, and an existing file is overwritten. Equal logs give files with equal bytes.
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Raises:
-        InputError: there is no log, the logs have several norms, a radius is invalid, a run is of another kind or has
-            no images, or the file name has another ending.
+        InputError: there is no log, the logs have several norms, a radius is invalid, the run is of a kind without
+            certified radii or has no images, or the file name has none of the three endings.
         InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
@@ -91,9 +91,9 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
 
     Args:
         logs: logs of one norm. Each log has votes, or radii from which the votes can be computed.
-        path: the file; its ending, .png, .pdf or .svg, sets the format. The file is written whole or not at all, and an
-            existing file is overwritten. Equal logs give files with equal bytes.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        path: path of the file. Its ending (.png, .pdf or .svg) sets the format. The file is written whole or not at
+            all, and an existing file is overwritten. Equal logs give files with equal bytes.
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Raises:
         InputError: a log has no votes, or one of the errors of `plot_certified_accuracy` occurs.
@@ -116,7 +116,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
 
 
 def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
-    """Draw the figure of `plot_certified_accuracy`, to be rendered in any number of formats.
+    """Return the figure of `plot_certified_accuracy`, drawn but not yet written in any format.
 
     A classifier has the same line style in all figures that share ``styles``.
     """
@@ -146,7 +146,7 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: Lin
 
 
 def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
-    """Draw the figure of `plot_survival`, to be rendered in any number of formats.
+    """Return the figure of `plot_survival`, drawn but not yet written in any format.
 
     ``styles`` is as in `certified_accuracy_frame`.
     """
@@ -180,7 +180,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
         runs: runs of kind attack, or of kind verify at given epsilons. Runs of one classifier and kind are joined into
             one line. Minimum-norm runs must have the same images, and each such run is drawn as a separate step
             function.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
         styles: styles as in `certified_accuracy_frame`.
 
     Raises:

@@ -119,7 +119,7 @@ class ReportTable(Tabular):
         aside: names of rows, such as hashes, for which a paper has no room; LaTeX output has these rows as comments.
 
     Raises:
-        InputError: no column, or a row of another length.
+        InputError: there is no column, or a row does not have as many cells as there are columns.
     """
 
     title: str
@@ -274,9 +274,10 @@ def format_table(table: ReportTable, form: TableForm) -> str:
     Args:
         table: any table.
         form: "md": a pipe table below a heading, with the notes as a list. "tex": a float with a booktabs table. "csv":
-            RFC 4180 with exact numbers and columns for the ends of intervals, without title and notes; text that a
-            spreadsheet could take for a formula begins with an apostrophe. "json": an object with title, columns, notes
-            and rows (lists of cells); a `Quantity` is an object with value, lower and upper; null stands for NaN.
+            the format of RFC 4180, without title and notes. Numbers are exact, and the ends of intervals have columns
+            of their own. If a spreadsheet could take a text for a formula, an apostrophe is put before the text.
+            "json": an object with title, columns, notes and rows. A row is a list of cells, and a `Quantity` is an
+            object with value, lower and upper. NaN is written as null.
 
     Returns:
         The text, with a newline at its end.

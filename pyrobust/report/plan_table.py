@@ -15,7 +15,7 @@ _UNITS = ((3600, "h"), (60, "min"))
 
 
 def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
-    """Compare sampling methods: their cost, certified shares and exact errors.
+    """Compare the costs, the certified shares and the exact error probabilities of sampling methods.
 
     Args:
         plan: result of ``pyrobust.smoothing.plan``.

@@ -32,16 +32,16 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     the share that withstood the attack, which is an upper bound. If an attack on the same model and data broke a
     verified image, either the attack or the verification is wrong, and a note says so.
 
-    Minimum-norm runs have rows at the epsilons of the other runs and at round numbers, and rows for the quartiles of
-    the distance.
+    For minimum-norm runs, there are rows at the epsilons of the other runs and at round epsilons. Further rows have the
+    quartiles of the distance at which these runs broke the images.
 
     Args:
         runs: runs of kind attack, or of kind verify at given epsilons, each with at least one image. Minimum-norm runs
             of one data set must have the same images.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write. Its notes state on what the numbers depend.
+        A table to print or to write. Its notes state what the numbers depend on.
 
     Raises:
         InputError: there is no run, a run is of another kind or has no images, minimum-norm runs have different images,

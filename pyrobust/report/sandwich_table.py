@@ -21,7 +21,7 @@ _COLUMNS = (Column("", "left"), Column("certified"), Column("undecided"), Column
 
 
 def sandwich_radii(both: Sandwich) -> list[float]:
-    """Return radii for the table: AutoAttack's epsilons, and round numbers until most examples are broken.
+    """Return the table's radii: AutoAttack's epsilons, and round numbers up to where attacks break most examples.
 
     >>> from pyrobust.evaluation.sandwich import sandwich
     >>> from pyrobust.zoo import load_data, load_model
@@ -36,16 +36,16 @@ def sandwich_radii(both: Sandwich) -> list[float]:
 
 
 def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
-    """Show the shares of images certified, undecided and attacked at several radii, and the quartiles of both bounds.
+    """Show shares of certified, undecided and attacked images by radius, and quartiles of certified and attacked radii.
 
     Args:
         run: a run of kind sandwich, with at least one image.
         radii: finite, at least 0; by default, `sandwich_radii`. Radius 0 (the clean images) is always shown.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
-        A table to print or to write. Its notes are the lines of `describe_run`, and one line for every image at which
-        the two bounds cross.
+        A table to print or to write. Its notes are the lines of `describe_run`, and one line for every crossing, that
+        is, for every image that was certainly misclassified within its certified radius.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a value is out of range.

@@ -36,15 +36,16 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
         run: a run of any kind, with at least one image.
         radii: radii of certified accuracies, at least 0; default: the radii of the run's table. Attacks and predictions
             do not use this argument.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
         A dictionary. It begins with ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's
         fields and ``interval_alpha``. Then it has ``clean_accuracy`` and the rates of this kind of run. For
         certifications and predictions, ``clean_accuracy`` is the accuracy of the smoothed classifier. Each rate has
-        ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A certification has the distribution of p_A first
-        ("p_a", None for a sequential run) and the average certified radius last. A minimum-norm attack has the robust
-        accuracy at each of a few epsilons, and the quartiles of the distance (None for infinity).
+        ``successes``, ``n``, ``value``, ``lower`` and ``upper``. For a certification, the distribution of p_A comes
+        first (as "p_a", which is None for a sequential run), and the average certified radius comes last. For a
+        minimum-norm attack, there are the robust accuracy at each of a few epsilons, and the quartiles of the distance
+        (None for infinity).
 
     Raises:
         InputError: the run holds no image, or a radius or alpha is out of range.

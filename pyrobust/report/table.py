@@ -34,9 +34,9 @@ _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False)
 def default_radii(run: Run) -> list[float]:
     """Return radii for a table of a certification.
 
-    For a sequential run, they are the radii that the run decided. For any other run, they are 0, 0.25, … up to the
-    run's largest certified radius. If steps of 0.25 would give more than twelve radii, the steps are wider. If steps of
-    0.25 would give fewer than four radii, the radii are 0 and round numbers.
+    For a sequential run, they are the radii that the run was asked to test. For any other run, they are 0, 0.25, … up
+    to the run's largest certified radius. If steps of 0.25 would give more than twelve radii, the steps are wider. If
+    steps of 0.25 would give fewer than four radii, the radii are 0 and round numbers.
 
     Args:
         run: a run of kind certify.
@@ -67,7 +67,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     Args:
         run: a run of kind certify, with at least one image.
         radii: at least 0, in the unit of the input; default: `default_radii`.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write. Its notes are the lines of `describe_run`, and the definitions of p_A and of the
@@ -145,7 +145,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
     Args:
         run: a run of kind verify, with at least one image.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.
@@ -192,7 +192,7 @@ def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
     Args:
         run: a run of any kind, with at least one image.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.

@@ -49,9 +49,10 @@ def threat_tables(
         by: columns of ``ThreatVerdict`` to group the rates by; None for the model. The kind of threat and the judge are
             added if there are several, because rates of different kinds or judges should not be pooled.
         judge: name of the judge whose verdicts count; None for all.
-        k: number of attempts of ``success_at_k``; None for the largest number that all prompts allow.
-        budget: budget of ``queries_to_success``; None for the largest number of queries of an attempt.
-        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
+        k: number of attempts that ``success_at_k`` considers; None for the largest k that it accepts for all prompts.
+        budget: number of queries up to which ``queries_to_success`` counts successes; None for the largest number of
+            queries of any attempt.
+        alpha: probability that at least one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         A dictionary of tables. "threats" is always included. "judges" is included if there are human labels.
@@ -78,7 +79,7 @@ def threat_tables(
 
 
 def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the columns to group rates by: ``by`` (default: the model), and those whose values must not be pooled.
+    """Return the columns to group by: ``by`` (default: the model), plus threat and judge if these must be kept apart.
 
     >>> rows = (ThreatVerdict("0", success=True, judge="a"), ThreatVerdict("0", success=False, judge="b"))
     >>> grouping(ThreatVerdicts(rows))
@@ -119,15 +120,16 @@ def threat_table(
     Each group has its counts, its rate with an interval, and the smallest and the largest rate that its missing
     verdicts allow.
 
-    If each prompt has at least k attempts, a further column has the rate of success within k attempts, with k fixed in
-    advance. If the log has numbers of queries, further columns have the queries to success.
+    If each prompt has at least k attempts, a further column has the success rate within k attempts, for a k that was
+    fixed in advance. If the log has numbers of queries, further columns have the mean and the median of
+    ``queries_to_success``.
 
     Args:
         verdicts: any verdicts.
         by: columns to group by, see `grouping`.
         k: as in `threat_tables`.
         budget: as in `threat_tables`.
-        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
+        alpha: probability that at least one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write. Its notes state the sample, the confidence of the intervals, and their correction
@@ -177,7 +179,7 @@ def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
     Args:
         verdicts: any verdicts. The rows with a ``human_label`` are assumed to be a random sample of the judged answers.
-        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
+        alpha: probability that at least one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         A table; None if no judged answer has a human label.
@@ -217,7 +219,7 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
 
     Args:
         verdicts: any verdicts.
-        alpha: probability that one of the intervals of a column misses the true value, in (0, 1).
+        alpha: probability that at least one of the intervals of a column misses the true value, in (0, 1).
 
     Returns:
         A table, or None.
@@ -274,7 +276,7 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that at least one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table, or None.
@@ -294,7 +296,7 @@ def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) ->
 
     Args:
         verdicts: any verdicts; each judge and kind of threat is compared separately.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
+        alpha: probability that at least one of the intervals misses the true value, in (0, 1).
 
     Returns:
         A table, or None.
@@ -353,7 +355,7 @@ def _comparison_table(verdicts: ThreatVerdicts, side: Side, alpha: float) -> Rep
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
-    """Return notes on rates: their definition, sample, and the intervals' confidence and multiplicity correction."""
+    """Return notes that define the rates and the sample, and that state the confidence and method of the intervals."""
     methods = {rate.method for rate in rates}
     made = {
         "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",
@@ -407,7 +409,7 @@ def _confidence(alpha: float, intervals: int) -> str:
 def _at_k(
     verdicts: ThreatVerdicts, by: tuple[str, ...], k: int | None, alpha: float
 ) -> tuple[ThreatRates | None, list[str]]:
-    """Return success at k (None if there are too few attempts), and notes: its definition, or why it is left out."""
+    """Return success at k, or None if there are too few attempts, and a list of notes that explain it."""
     groups = grouped(verdicts, by, None).values()
     attempts = max(len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values())
     if k is None and attempts == 1:
@@ -425,7 +427,7 @@ def _at_k(
 def _queries(
     verdicts: ThreatVerdicts, by: tuple[str, ...], budget: int | None, alpha: float
 ) -> tuple[dict[Key, QueriesToSuccess], int]:
-    """Return the queries to success of each group that has numbers of queries, and the budget."""
+    """Return the ``QueriesToSuccess`` of each group whose rows have numbers of queries, and the budget."""
     queries = max((row.queries for row in verdicts if row.queries is not None), default=0)
     spent = budget if budget is not None else queries
     if queries <= 1:  # a count of attempts, not a search

@@ -1,9 +1,9 @@
 """Digests of the chunks of a run file: computed from its tables, stored, and compared.
 
-A chunk has two digests. The first digest covers the chunk's rows except for the examples, the states of its unfinished
-images, and its record of machine and error. The second digest covers the chunk's examples, which may be large. This
-digest is compared only when examples are read. The XOR of all chunk digests is stored beside the header's digest. It
-reveals the loss of a chunk together with its digest.
+A chunk has two digests. The first digest covers three things: the chunk's rows without the examples, the states of its
+unfinished images, and the record of its machine and error. The second digest covers the chunk's examples, which may be
+large. This digest is compared only when examples are read. The XOR of all chunk digests is stored beside the header's
+digest. If a chunk is lost together with its digest, the XOR reveals the loss.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ChunkDigests:
         return dict(zip(numbers, columns[1], strict=True))
 
     def _refuse(self, path: Path, numbers: Sequence[int], of: str) -> None:
-        """Raise FileFormatError if any chunks are given; their contents or examples differ from their digests."""
+        """Raise FileFormatError unless ``numbers``, the numbers of chunks that differ from their digests, is empty."""
         if numbers:
             number = min(numbers)
             more = f", and those of {len(numbers) - 1} more chunks," if len(numbers) > 1 else ""
@@ -148,7 +148,7 @@ class ChunkDigests:
     def _encoded(
         self, table: str, columns: Sequence[str], images: Sequence[int]
     ) -> Iterator[tuple[int, EncodedRows, int, int]]:
-        """Yield, per chunk with rows of these images: its number, the rows of all chunks, start and stop of its own."""
+        """Yield, for each chunk, its number, the rows of all chunks, and start and stop of its own rows among these."""
         rows = self._rows(table, columns, images).fetchall()
         if not rows:
             return
@@ -174,7 +174,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split increasing chunk numbers where they are not consecutive, and long series into pieces of chunks."""
+        """Split increasing chunk numbers into series of consecutive numbers, none of them too long to read at once."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):

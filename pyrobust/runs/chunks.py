@@ -54,7 +54,7 @@ class Chunks:
 
     @cached_property
     def _rank(self) -> npt.NDArray[np.uint32] | None:
-        """Return positions in the run's order, one per image in index order; None if both orders are the same."""
+        """Position of each image in the run's order, with images sorted by index; None if both orders are the same."""
         if isinstance(self.order, range):
             return None
         rank = np.empty(len(self.order), dtype=np.uint32)

@@ -53,7 +53,7 @@ class EncodedRows:
             self._enter(values, self._heads["types"][:, column], self._heads["words"][:, column])
 
     def _enter(self, values: Sequence[Any], types: npt.NDArray[Any], words: npt.NDArray[Any]) -> None:
-        """Write a column into the fixed part of the rows; append its texts or blobs, if it has any."""
+        """Write a column's types and 64-bit words into the given arrays, and keep its texts or blobs, if any."""
         present = set(map(type, values))
         types[:] = [_TAGS[type(value)] for value in values] if len(present) > 1 else _TAGS[present.pop()]
         if (types == _TAGS[int]).all():

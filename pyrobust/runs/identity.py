@@ -27,8 +27,8 @@ class Identity:
             each change that was allowed. Empty if there are no source files.
         machine: hardware, number of threads and torch version; equal machines are expected to give equal bits.
         bits: SHA-256 of the logits on the probe inputs; "" where kernels are not bitwise reproducible.
-        logits: the first logits of each probe input, finite numbers or None; empty if the model does not reproduce its
-            logits.
+        logits: the first few logits of each probe input, with None for NaN or infinity. Empty if the model does not
+            reproduce its logits.
         tolerance: largest difference allowed between the logits of two machines, relative to the largest logit of the
             same probe input.
         void: why the results must not be used; "" for a valid run.

@@ -61,9 +61,9 @@ def subjects_of(
     Args:
         results: runs of any kind and certification logs, with at least one example each.
         data: the data set, for pictures. If None, the data set is loaded again from the files that a run names.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0. The first radius above 0 is the headline radius of all subjects: the
-            radius to which the first screen refers. If there are no radii, a headline radius is chosen for each norm.
+        alpha: probability that a given interval misses the true value, in (0, 1).
+        radii: radii of the tables, at least 0. The first radius above 0 is the headline radius of all subjects, for
+            which the top of the page gives rates. If there are no radii, a headline radius is chosen for each norm.
 
     Returns:
         At least one subject, with distinct names.
@@ -215,7 +215,7 @@ def _of_proof(result: Audit, header: Header) -> _Part:
 
 
 def _of_single(run: Run, alpha: float) -> PageSubject:
-    """Return a subject for one run other than a certification: a run of a smoothed classifier, or without bounds."""
+    """Return a subject for a run that is no certification and has a smoothed classifier or no bounds."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:
@@ -246,7 +246,7 @@ def _of_single(run: Run, alpha: float) -> PageSubject:
 
 
 def _crossings(both: Sandwich) -> list[AuditFinding]:
-    """Return the finding about crossings of certificates and attacks, if there are any."""
+    """Return the finding about adversarial examples within certified radii (crossings), if there are any."""
     if not both.crossings:
         return []
     faulty = len(both.crossings) > both.allowed_crossings
@@ -256,7 +256,7 @@ def _crossings(both: Sandwich) -> list[AuditFinding]:
 
 
 def _asked(run: Run) -> tuple[float, ...]:
-    """Return the radii at which a sandwich ran AutoAttack; () for other runs, whose bounds have the radii as marks."""
+    """Return the radii at which a run with bounds from both sides ran AutoAttack; () for runs of other kinds."""
     return tuple(run.parameters.get("epsilons") or ()) if run.header.type.certified == "lower" else ()
 
 
@@ -265,7 +265,7 @@ def _shown(run: Run) -> tuple[PageColumn, ...]:
 
 
 def _joined(group: Sequence[_Part], alpha: float) -> list[PageSubject]:
-    """Join the parts of one network into one subject on their common examples; without any, make one of each part."""
+    """Return one subject with the examples that all parts share or, if they share none, one subject per part."""
     index = reduce(np.intersect1d, [member.table["index"] for member in group])
     if not len(index):
         return [subject for member in group for subject in _joined([member], alpha)]
@@ -342,7 +342,7 @@ def _best(bounds: Sequence[Bound], *, largest: bool) -> Bound | None:
 
 
 def _certified(result: Audit, alpha: float) -> PageSubject:
-    """Return a subject for a smoothed classifier, or for proofs whose run is not known."""
+    """Return a subject for a smoothed classifier, or for proofs from a log that does not describe its run."""
     log = result.counted
     columns = []
     run = log.run

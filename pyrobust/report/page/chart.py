@@ -51,7 +51,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the chart's legend and readout: its style, its name, and its values at the chart's positions.
+    """An entry of a chart's legend and of its readout, which shows the values at a position that the reader picks.
 
     Attributes:
         style: CSS class of the line.
@@ -80,13 +80,13 @@ class Chart:
         shapes: shapes, from back to front.
         bars: bars of a histogram.
         marker: position of a vertical line in percent; None for no line.
-        lines: lines of the legend and the readout.
-        positions: positions at which the readout shows the values of the lines, in the unit of the x axis; empty
-            without a readout.
-        start: index of the position that is read out first.
+        lines: entries of the legend and of the readout, which shows the values at a position that the reader picks.
+        positions: positions that the reader can pick for the readout, in the unit of the x axis; empty without a
+            readout.
+        start: index of the position that the readout shows first.
         begin, end: smallest and largest x.
         style: CSS class of the chart; "" for none.
-        table: the same numbers, for readers who do not see the chart; None for bars, which need no table.
+        table: the numbers of the chart, for readers who do not see it; None for no table.
     """
 
     name: str
@@ -167,7 +167,7 @@ def step_path(x: Sequence[float], y: Sequence[float], begin: float, end: float, 
 
 
 def line_path(x: Sequence[float], y: Sequence[float], begin: float, end: float) -> str:
-    """Draw straight lines between shares."""
+    """Return the path of the straight lines that join the points (x, y), where each y is a share."""
     points = list(zip(x, y, strict=True))
     kept = [
         point
@@ -178,7 +178,7 @@ def line_path(x: Sequence[float], y: Sequence[float], begin: float, end: float) 
 
 
 def between(upper: str, lower: str) -> str:
-    """Return the area between two paths from left to right."""
+    """Return the outline of the area between two paths, each of which runs from left to right."""
     back = [point for point in lower.removeprefix("M").split("L")]
     return f"{upper}L{'L'.join(reversed(back))}Z"
 

@@ -156,7 +156,7 @@ def _line(style: str, name: str, rates: Sequence[Rate]) -> Line:
 def _band(
     x: Sequence[float], rates: Sequence[Rate], x_max: float, *, before: bool, lower: bool = True, upper: bool = True
 ) -> str:
-    """Draw the area of the intervals, or only its part above or below the curve where two bands would overlap."""
+    """Return the area of the intervals; without ``lower`` or ``upper``, only its part above or below the curve."""
     top = step_path(x, [rate.upper if upper else rate.value for rate in rates], 0.0, x_max, before=before)
     return between(
         top, step_path(x, [rate.lower if lower else rate.value for rate in rates], 0.0, x_max, before=before)

@@ -58,7 +58,7 @@ class Pictures:
 
     @property
     def about(self) -> str:
-        """Return notes on how the pictures were made, without the notes in the captions; "" if there are no notes."""
+        """Return notes on how the pictures were made, apart from those in the captions; "" if there are no notes."""
         channels, height, width = self.images.shape
         notes = []
         if channels not in (1, 3):

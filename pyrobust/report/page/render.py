@@ -54,10 +54,10 @@ def page_html(
             one network, data set and norm are shown together, as lower and upper bounds.
         data: the data set, for pictures. If None, the data set is loaded again from the files that a run names. A data
             set that comes from code has to be given.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0. The first screen shows the rates of all models at the first radius above
-            0. If there are no radii, one common radius is chosen for each norm: a radius given to the runs, or a round
-            number.
+        alpha: probability that a given interval misses the true value, in (0, 1).
+        radii: radii of the tables, at least 0. The page begins with the rates of all models at the first positive one.
+            If there are no radii, one common radius is chosen for each norm. It is a radius given to the runs, or a
+            round number.
         title: title of the page; default: the models and data.
         live: for a run in progress, the page's notice about it.
 
@@ -186,16 +186,17 @@ def write_page(
         path: path of the page. An existing file is overwritten if it is a page of this kind, or if ``replace`` is true.
         results: runs of any kind and certification logs.
         data: the data set, for pictures. If None, the data set is loaded again from the files that a run names.
-        alpha: probability that one of the intervals misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0. The first screen shows the rates of all models at the first radius above
-            0. If there are no radii, one common radius is chosen for each norm: a radius given to the runs, or a round
-            number.
+        alpha: probability that a given interval misses the true value, in (0, 1).
+        radii: radii of the tables, at least 0. The page begins with the rates of all models at the first positive one.
+            If there are no radii, one common radius is chosen for each norm. It is a radius given to the runs, or a
+            round number.
         title: title of the page; default: the models and data.
         replace: whether an existing file of any kind may be overwritten; the files of the results are never
             overwritten.
 
     Raises:
-        InputError: the file may not be written, or one of the errors of `page_html` occurs.
+        InputError: writing to ``path`` is not allowed, for example because the file belongs to the results, or one of
+            the errors of `page_html` occurs.
         InputTypeError, MissingExtraError: as for `page_html`.
         StoreError: the file cannot be written.
 

@@ -38,7 +38,7 @@ class PageColumn:
 
 @dataclass(frozen=True)
 class PageSource:
-    """A source file of a subject: what was run, in words, and how to repeat the run.
+    """A file from which results of a subject come: what was run, in words, and how to repeat the run.
 
     Attributes:
         name: name of the file.
@@ -67,16 +67,18 @@ class PageSubject:
         norm: norm of all radii; "" without radii.
         index, label, prediction: [N], int64; prediction -1 means an abstention or a largest logit that is not finite.
         counted: [N], bool, whether an example counts as certified at radius 0.
-        lower, upper: bounds of the robust radius; None if nothing was certified or attacked, respectively.
+        lower, upper: bounds of the robust radius; ``lower`` is None if nothing was certified, ``upper`` if nothing was
+            attacked.
         columns: additional columns of the table of examples.
-        survival: survival curve of p_A, for a smoothed classifier with votes.
-        sources: source files, at least one.
+        survival: survival curve of p_A; None unless the classifier is smoothed and its votes are known.
+        sources: the files from which the results come, at least one.
         crossings: data-set indices where the lower bound is not below the upper one, so one of the two bounds is false.
         adversarial: for each data-set index with a known adversarial example, the run that found the nearest one.
         pictures: pictures of the examples; None if there are none, for the reason in ``no_pictures``.
-        alpha: probability that one of the intervals misses the true value.
-        asked: radii requested for the run, in addition to those at which its bounds were decided.
-        headline: the radius to which the first screen refers; see `with_common_radius`.
+        alpha: probability that a given interval misses the true value.
+        asked: radii that were requested of a run with bounds from both sides. For other runs, the requested radii are
+            the ``marks`` of the bounds.
+        headline: the radius for which the top of the page gives rates; see `with_common_radius`.
         chosen: radii of the tables; if empty, the tables have the subject's own radii.
     """
 
@@ -153,7 +155,7 @@ class PageSubject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius; if decided at given radii, it is at most the largest one."""
+        """Whether proofs could reach a radius; proofs at given radii reach at most the largest of these radii."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:
@@ -178,7 +180,8 @@ class PageSubject:
     def radii(self) -> list[float]:
         """Return the radii for tables.
 
-        They are the radii at which bounds were decided, or round numbers that cover most examples.
+        They are the chosen radii, if any. Otherwise, they are the radii at which the runs decided the bounds. If there
+        are no such radii either, they are round numbers that cover most examples.
         """
         if self.chosen:
             return list(self.chosen)
@@ -250,7 +253,7 @@ def with_common_radius(subjects: Sequence[PageSubject], radii: Sequence[float] =
 
 
 def _common_radius(subjects: Sequence[PageSubject]) -> float:
-    """Choose the middle of the radii with the most decided bounds, within the attacks' limits if possible."""
+    """Choose a radius at which the most bounds were decided, within the attacks' limits if possible, or a round one."""
     bounds = [bound for subject in subjects for bound in subject.bounds]
     decided = [set(bound.marks) for bound in bounds if bound.marks]
     decided += [set(subject.asked) for subject in subjects if subject.asked]

@@ -31,14 +31,14 @@ _GALLERY, _WRONG = 50, 25
 
 @dataclass(frozen=True)
 class Classes:
-    """A table of classes, with the parts of each row's bar: style, left edge and width in percent."""
+    """A table of classes with a bar for each row; a bar's parts have a style, a left edge and a width in percent."""
 
     table: ReportTable
     bars: tuple[tuple[tuple[str, float, float], ...], ...]
 
 
 def class_table(subject: PageSubject) -> Classes | None:
-    """Return the shares of each class at the headline radius; None for a single class or too many classes."""
+    """Return the correct, certified and unbroken shares of each class; None for a single class or too many classes."""
     labels = np.unique(subject.label).tolist()
     if not 1 < len(labels) <= min(_MOST_CLASSES, len(subject) // 2):
         return None
@@ -77,7 +77,7 @@ def class_table(subject: PageSubject) -> Classes | None:
 
 
 def confidence_table(subject: PageSubject) -> Classes | None:
-    """Return shares at the headline radius by the prediction's confidence; None if a bound or confidence is missing."""
+    """Return shares of outcomes by confidence, at the headline radius; None if a bound or confidence is missing."""
     column = next((column for column in subject.columns if column.name in ("confidence", "p_A")), None)
     lower, upper, radius = subject.lower, subject.upper, subject.headline
     if column is None or lower is None or upper is None or not radius > 0 or len(subject) < _CONFIDENT:

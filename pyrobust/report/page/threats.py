@@ -47,9 +47,9 @@ class RateRow:
     Attributes:
         name: name of the group.
         value, lower, upper: the rate and its interval; the value is None if there is no verdict.
-        least, most: the rate if missing verdicts count as failures, and if they count as successes.
+        least, most: the rate if all missing verdicts count as failures (least) or as successes (most).
         text: the rate with its interval.
-        parts: parts of the bar that shows all attempts; each part is its style, left edge and width.
+        parts: parts of the bar that shows all attempts; each part is a tuple of its style, left edge and width.
         counts: the numbers of attempts, behaviours and missing verdicts, in words.
     """
 
@@ -107,7 +107,8 @@ def threat_page_html(
         judge: as in `threat_tables`.
         k: as in `threat_tables`.
         budget: as in `threat_tables`.
-        alpha: probability that one of the intervals of a figure or a column misses the true value, in (0, 1).
+        alpha: probability that at least one of the intervals of a figure or of a column misses the true value, in (0,
+            1).
         title: title of the page; default: the model and the kind of threat.
 
     Returns:
@@ -341,7 +342,7 @@ _LABELS = {None: "", True: "success", False: "failure"}
 
 
 def _texts(name: str, about: str, values: list[str], longest: int | None = _LONGEST_NAME) -> dict[str, Any] | None:
-    """Return a column with each distinct text once, cut; if ``longest`` is None, a click shows the cut text in full."""
+    """Return a column of shortened texts that stores each distinct text once; None if all texts are empty."""
     distinct = list(dict.fromkeys(values))
     if not any(distinct):
         return None

@@ -20,7 +20,7 @@ from pyrobust.report.page.subject import PageSubject
 
 @dataclass(frozen=True)
 class KeyNumber:
-    """A number on the first screen.
+    """One of the few numbers that a page shows first.
 
     Attributes:
         title: name of the quantity.
