@@ -20,7 +20,7 @@ _BYTE = 255
 def warn_of_wide_ball(
     epsilon: npt.ArrayLike, norm: str, clip: tuple[Any, Any] | None, elements: int, name: str = "epsilon"
 ) -> None:
-    """Warn if a ball of this radius around every input contains the whole clip range; each message is logged once.
+    """Warn, once for each message, if a ball of this radius reaches the whole clip range from every point in it.
 
     Args:
         epsilon: radius or radii. Infinite radii are taken to be intended and cause no warning.

@@ -35,8 +35,9 @@ _DECIDED: WeakKeyDictionary[object, tuple[float, bool]] = WeakKeyDictionary()
 class ThreadTrial:
     """A trial that times a model's first passes, alternately on all threads and on one, and keeps the faster choice.
 
-    ``run`` does not measure times on a GPU or in sweeps (which record their number of threads), or if the machine is
-    not busy or waiting threads sleep. Leaving the context restores torch's number of threads.
+    ``run`` measures no times on a GPU, in a sweep, on a machine that is not busy, or where waiting threads sleep. In a
+    sweep, the number of threads must not change, because the sweep records it. The trial is a context manager, and
+    leaving its context restores torch's number of threads.
 
     >>> with ThreadTrial(torch.device("cpu")) as trial:
     ...     trial.run(lambda: torch.ones(2))

@@ -28,7 +28,7 @@ _Self = TypeVar("_Self", bound="LockedFile")
 
 
 class LockedFile(ABC):
-    """Hold a run file open for writing until ``close``: a new or existing file, or one in memory if the path is None.
+    """Hold a run file, new or existing, open for writing until ``close``; if the path is None, the run is in memory.
 
     SQLite's write lock is held from opening to closing, so that a second writer is refused. Readers see the committed
     data. ``_start`` writes a new file's tables in one transaction. If an exception occurs while a new file holds no
@@ -169,7 +169,7 @@ class LockedFile(ABC):
         self.connection.execute("BEGIN IMMEDIATE")
 
     def _lock_in_wal_mode(self) -> None:
-        """Take the write lock again after the end of the transaction that read or created the file.
+        """Set WAL mode, and take the write lock again, after the transaction that read or created the file.
 
         WAL mode cannot be set inside a transaction, so the lock is released for a moment. If another process writes at
         this moment, the seal (the digest of the file's whole content) reveals it.
@@ -211,7 +211,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _is_alone(self) -> bool:
-        """Take the write lock without WAL or companion files; return whether the last commit was this writer's."""
+        """Leave WAL mode and take the write lock; return whether this writer made the file's last commit."""
         assert self._file is not None
         self._roll_back()
         try:

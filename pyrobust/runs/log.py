@@ -123,7 +123,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
 
 
 def check_log_output(option: str, run: Run, path: str | os.PathLike[str], *, replace: bool) -> None:
-    """Raise InputError, naming the option or argument, unless the log of a run may be written to a file."""
+    """Raise InputError, which names the option or argument, if the log of a run must not be written to a file."""
     header = "\t".join(run.header.type.log) + "\n"
     check_output(option, path, inputs=run.files, replace=replace, begins=header.encode())
     check_output(option, header_path(Path(path)), inputs=run.files, replace=replace, begins=BEGINS)

@@ -1,4 +1,4 @@
-"""The header of a run beside its exported log: a JSON file named after the log, and tied to the log by a hash."""
+"""The JSON file beside an exported log, which holds the run's header and the hash of the log that it belongs to."""
 
 from __future__ import annotations
 

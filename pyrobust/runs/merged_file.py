@@ -36,9 +36,10 @@ def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     """Write the shards of one sweep as one run file, atomically.
 
     The file holds what a single process would have written, with two exceptions. The times differ, and the versions and
-    the machine are taken from the first shard. The file has the chunks of the whole run, and each chunk mixes images of
-    all shards. A chunk names all machines that computed its images, unless the first shard's machine computed all of
-    them. Unfinished images and chunks that were set aside are left out.
+    the machine are taken from the first shard. The images are divided into chunks as in a run without shards, so that
+    each chunk mixes images of all shards. If the first shard's machine did not compute all images of a chunk, the file
+    names all machines that computed images of this chunk. Unfinished images and chunks that were set aside are left
+    out.
 
     Everything in the shards is checked, and memory use does not grow with their size.
 
@@ -176,7 +177,7 @@ class _MergedFile(LockedFile):
         return int(min(BLOCK, max(1, _BLOCK_BYTES * sum(map(len, self._shards)) // max(1, total))))
 
     def _machines(self) -> Iterator[tuple[int, str]]:
-        """Yield the machines of each chunk that was computed, at least in part, by a machine other than the run's."""
+        """Yield the first image and all machines of each chunk that the run's own machine did not compute alone."""
         identity = self.header.identity
         assert identity is not None
         names, machine = [identity.machine], np.zeros(len(self._expected), dtype=np.uint16)
@@ -194,7 +195,7 @@ class _MergedFile(LockedFile):
 
 
 def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16]) -> None:
-    """Store in ``machine`` the index in ``names`` of each image's machine; append new names to ``names``."""
+    """Store each image's machine in ``machine``, as a position in the list ``names``; append new names to the list."""
     identity, whole = shard.header.identity, chosen_indices(shard.parameters | {"shard": None})
     assert identity is not None
 

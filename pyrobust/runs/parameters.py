@@ -1,4 +1,4 @@
-"""Parameters of a run: the images that they select, and the differences between two runs."""
+"""Find the images that a run's parameters select, and describe the parameters in which two runs differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _shown(value: Any) -> str:
 
 
 def _leaves(value: Any) -> Any:
-    """Flatten nested lists of more than a few numbers into one list."""
+    """Return nested lists of more than a few numbers as one flat list, and any other value unchanged."""
     nested = isinstance(value, list) and any(isinstance(item, list) for item in value)
     flat = np.ravel(value).tolist() if nested else []
     return flat if len(flat) > _MAX_SHOWN else value
@@ -66,7 +66,7 @@ def describe_differences(
 
 
 def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Move the entries of parameters that are dictionaries to the top level; qualify names that occur twice."""
+    """Return parameters with each dictionary replaced by its entries; entry names that occur twice are qualified."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
         entries = value.items() if isinstance(value, dict) else ()

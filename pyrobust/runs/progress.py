@@ -16,11 +16,11 @@ class SweepProgress:
 
     Args:
         done: committed images, including those committed before the sweep was resumed.
-        total: images of the sweep.
+        total: number of images in the sweep.
         samples: finished samples of the current chunk (for an attack, finished images; for a verification, finished
             epsilons or methods).
         chunk_samples: total samples of the current chunk.
-        chunk: images of the current chunk.
+        chunk: number of images in the current chunk.
         correct: committed images classified correctly.
         certified: correct images also certified at ``radius`` or more; None if the sweep certifies nothing.
         radius: the radius to which ``certified`` refers. It is the smallest radius of a sequential certification, the

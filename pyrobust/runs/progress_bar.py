@@ -10,7 +10,7 @@ from pyrobust.notebook import Show, in_notebook, notebook_bar
 
 @contextlib.contextmanager
 def progress_bar(unit: str) -> Iterator[Show]:
-    """Show a progress bar, with a total counted in ``unit``, on standard error or below the cell of a notebook.
+    """Show a progress bar on standard error or below a notebook's cell; ``unit`` names the items that it counts.
 
     >>> with progress_bar("images") as show:
     ...     show(0.5, 0, 2, "")

@@ -72,14 +72,15 @@ class Header:
     Attributes:
         kind: "certify", "predict", "attack", "verify" or "sandwich".
         parameters: everything that the results depend on, as JSON values (`pyrobust.runs.parameters`).
-        model: display name of the model; compared only if the model has no hash.
+        model: display name of the model; two runs' names are compared only if neither model has a hash.
         model_sha256: hash of the model's structure and parameters; "" for a callable without such a hash.
         data: display name of the images.
         data_sha256: hash of images and labels.
         guarantee: "grid" or "real" for smoothing (`pyrobust.smoothing.Certificates`), "deterministic" for sound bounds,
             "empirical" for attacks, which certify nothing, or "none" for bounds in plain floating-point arithmetic.
         versions: versions of the software that started the run.
-        identity: code and logits of the model; None in the header of an exported log.
+        identity: fingerprint of the model's code and of its logits on probe inputs; None in the header of an exported
+            log.
         schema_version: schema version of the file.
         command: the command line that started the run; "" if none is stored, for example for a run started from Python.
 
@@ -106,7 +107,7 @@ class Header:
 
     @property
     def layout(self) -> str:
-        """The layout of the run's columns, as a key of ``KINDS``: the name of the kind, or another key."""
+        """The layout of the run's columns, as a key of ``KINDS``; the default layout of a kind has the kind's name."""
         return self.type.layout
 
     def differences(
@@ -117,9 +118,10 @@ class Header:
     ) -> list[str]:
         """Return one phrase for each difference from another run; if the kinds differ, only the phrase about the kinds.
 
-        Display names are not compared. The torch versions are compared only for runs on a grid. On a grid, all samples
-        of one image must come from one classifier, and a torch version with other kernels would define another
-        classifier. ``ignore`` holds the names of parameters that may differ; "torch" stands for the torch version.
+        Display names are not compared, except for models without a hash. The torch versions are compared only if both
+        runs have the guarantee "grid". All samples of one image must then come from one classifier, and a torch version
+        that has other kernels would define another classifier. ``ignore`` holds the names of parameters that may
+        differ; "torch" stands for the torch version.
         """
         if self.kind != other.kind:
             return [describe_difference("kind", self.kind, other.kind, wording)]
@@ -343,7 +345,7 @@ def _arrays(
 def read_columns(
     connection: sqlite3.Connection, path: Path, kind: Kind, names: Sequence[str], table: str = "result"
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read whole columns as `read_blocks` does."""
+    """Read whole columns, in the order and with the checks of `read_blocks`."""
     return join_blocks(list(read_blocks(connection, path, kind, names, table)))
 
 

@@ -128,12 +128,12 @@ class Run(Tabular):
         All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) are int64. ``status`` is "ok" or "abstain".
         ``seconds`` is float64.
 
-        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential certifications have four
-        more columns. ``samples`` is the number of samples, including those that selected the class. ``p_upper`` is an
-        upper limit of p_A, the probability of the selected class. It holds with probability 0.9 and certifies nothing.
-        ``rival_upper`` is the upper limit of the probability of the strongest other class (1 without ``two_class``).
-        ``undecided`` is text with one digit for each of ``parameters["radii"]``: 1 if the radius was undecided after n
-        samples, else 0.
+        Certifications: ``p_lower`` and ``radius``, float64. ``p_lower`` is a lower limit of p_A, the probability of the
+        selected class. ``radius`` is 0.0 where the classifier abstained. Sequential certifications have four more
+        columns. ``samples`` is the number of samples, including those that selected the class. ``p_upper`` is an upper
+        limit of p_A. It holds with probability 0.9 and certifies nothing. ``rival_upper`` is the upper limit of the
+        probability of the strongest other class; it is 1 if the run was made without ``two_class``. ``undecided`` is
+        text with one digit for each of ``parameters["radii"]``: 1 if the radius was undecided after n samples, else 0.
 
         Predictions: ``p_value``, float64.
 
@@ -142,10 +142,10 @@ class Run(Tabular):
         misclassifies the clean image, "" where the model is robust). ``distance`` is ‖x_adv − x‖ in the attack's norm,
         float64. It is NaN where the model is robust, that is, where no adversarial example was found. In a minimum-norm
         run, ``distance`` is computed exactly and then rounded up. It is 0 where the clean image is misclassified, and
-        inf where no adversarial example was found. A run with ``certify_first`` has three more columns. ``proved`` is 1
-        where the image is proved robust and was not attacked. ``rows_saved`` is the least number of rows (single-image
-        forward passes) that attacks on the image would have taken. ``proof_seconds`` is the image's share of the proof
-        time.
+        inf (not NaN) where no adversarial example was found. A run with ``certify_first`` has three more columns.
+        ``proved`` is 1 where the image is proved robust and was not attacked. ``rows_saved`` counts the rows
+        (single-image forward passes) that the proof saved: attacks on the image would have taken at least this many.
+        ``proof_seconds`` is the image's share of the proof time.
 
         Verifications: ``radius`` is the largest proved radius, or 0.0 if no radius was proved. A verification at given
         epsilons tries no other radii. ``verdicts``, ``stages`` and ``margins`` are encoded text, which the method
@@ -155,10 +155,12 @@ class Run(Tabular):
         of the nearest adversarial example found, or inf where none was found. Both bounds are 0 where the image is
         misclassified. ``upper_by`` is the attack that found the nearest adversarial example, x_adv. ``adversarial`` is
         the prediction at x_adv. A sandwich of a base classifier has three more columns. ``lower_by`` is the method of
-        the lower bound. ``confidence`` is the softmax probability of the prediction. ``margin`` is the margin at x_adv,
-        computed in the arithmetic for which ``lower`` holds, and rounded up. It is NaN unless ``lower`` is positive and
-        at least ``upper``. A sandwich of a smoothed classifier has two more columns: ``p_lower``, and the p-value
-        ``p_value`` of the test at x_adv (1 where nothing was tested).
+        the lower bound. ``confidence`` is the softmax probability of the prediction. ``margin`` is the label's logit
+        minus the largest other logit at x_adv, rounded up. It is computed in the arithmetic for which ``lower`` holds
+        (exact or float32). It is given only where x_adv lies within the certified distance, that is, where ``lower`` is
+        positive and at least ``upper``. Elsewhere, it is NaN. A sandwich of a smoothed classifier has two more columns.
+        ``p_lower`` is a lower limit of p_A, the probability of the selected class. ``p_value`` is the p-value of the
+        test at x_adv (1 where nothing was tested).
         """
         return join_blocks(list(self.blocks()))
 
@@ -324,8 +326,8 @@ class Run(Tabular):
         Returns:
             A dictionary of three arrays [N]. ``verdict`` is "verified", "falsified" or "unknown". ``stage`` is the
             stage that gave the verdict ("forward", "attack" or a method), or "" where the verdict is unknown.
-            ``margin``, float64, is the smallest margin proved by the last method tried, or NaN where no method was
-            tried.
+            ``margin``, float64, is the lower bound, proved by the last method tried, of the label's logit minus the
+            largest other logit within epsilon. It is NaN where no method was tried.
 
         Raises:
             InputError: the run is not a verification, or does not have this epsilon.

@@ -32,11 +32,11 @@ def check_sequences(run: Run) -> Contradictions:
 
     The radius, the prediction and the undecided radii must follow from the stored limits, and the limits must follow
     from the votes. A look is a sample size at which an image is judged. Only the votes at the image's last look are
-    stored. A stored limit must be at least as good as the limit that these votes give. It must be at most as good as
-    the best limit that credible votes at any look would give. Samples are exchangeable. Given A votes in N samples, the
-    share of votes in the first m samples therefore exceeds a > A/N with probability at most exp(-m·D(a, A/N)). D is the
-    Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement). Votes at an earlier look are not
-    credible if this probability is below 10⁻¹².
+    stored. A stored limit must be at least as good as the limit that these votes give. It must not be better than the
+    best limit that credible votes at any look would give. Samples are exchangeable. If N samples give A votes, the
+    share of votes in the first m samples therefore exceeds a > A/N with probability at most exp(-m·D(a, A/N)), where D
+    is the Kullback-Leibler divergence (Hoeffding, 1963, for sampling without replacement). Votes at an earlier look are
+    not credible if this bound is below 10⁻¹².
     """
     parameters, table = run.parameters, run.table
     rule_names = cast("Sequential", run.header.type).rule
@@ -54,7 +54,7 @@ def check_sequences(run: Run) -> Contradictions:
     stored = np.stack([table["p_lower"], table["p_upper"], np.zeros(len(top)), table["rival_upper"]], axis=1)
 
     def lowered(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the limits as a run stores them, weakened by the total variation distance of the drawn noise."""
+        """Return the limits as a run stores them, with delta subtracted from p_lower and added to rival_upper."""
         return np.stack([lower_by(limits[:, 0], delta), limits[:, 1], limits[:, 2], raise_by(limits[:, 3], delta)], 1)
 
     last, best = lowered(last), lowered(best)
@@ -86,7 +86,7 @@ def check_sequences(run: Run) -> Contradictions:
 
 
 def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDArray[np.float64]:
-    """Return the best limits [N, 4] that the stored votes make possible, taken over all looks."""
+    """Return the best limits [N, 4] that the looks of each image can have given, judged by its stored votes."""
     rows, drawn = np.arange(len(top)), counts.sum(axis=1)
     votes = counts[rows, top]
     others = counts.copy()
@@ -107,7 +107,7 @@ def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDAr
 
 
 def _max_early_votes(votes: _Ints, drawn: _Ints, look: int) -> _Ints:
-    """Return the largest credible number of votes in the first ``look`` samples, given the votes in all ``drawn``."""
+    """Return the largest number of the ``votes`` that can credibly come from the first ``look`` samples."""
     share = votes / drawn
     low, high = share, np.ones(len(share))
     for _ in range(_BISECTIONS):

@@ -52,18 +52,19 @@ class SweepSettings:
         skip: use every skip-th image, starting with the first; at least 1.
         max_images: stop after this many images. By default, all images are used.
         shard: (I, K) with I from 1 to K. Of the selected images, every K-th image is used, beginning with the I-th.
-        order: "data", or "random" for an order derived from the seed, so that the images done so far are a random
-            sample of the run's images. The run records the order, and must be resumed with the same order.
-        batch_size: rows in a forward pass. For verification and for sandwiches of a base classifier, it is the number
-            of images in a chunk. By default, a resumed run keeps its batch size. A new run has the batch size of the
-            smoother or attack, 32 for verification, or 64 for sandwiches of a base classifier.
+        order: "data" for the order of the data set, or "random" for an order derived from the seed. In random order,
+            the images done so far are a random sample of the run's images. The run records the order, and must be
+            resumed with the same order.
+        batch_size: rows in a forward pass. In ``verify_dataset``, and in ``sandwich_dataset`` without smoothing, it is
+            the number of images in a chunk. By default, a resumed run keeps its batch size. A new run has the batch
+            size of the smoother or attack, 32 in ``verify_dataset``, or 64 in ``sandwich_dataset`` without smoothing.
         model_name: name of the model in the run. By default, this is the model's class. If the model is a callable but
             not a module, only this name identifies it. A run in a file then requires the name.
         allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;
             the run records the change.
-        executor: where chunks are computed. None is this process. To use devices of this machine, pass "all", "cpu:4"
-            or a list such as ["cuda:0", "cuda:1"]. "ray", "ray://HOST" or a `RayCluster` is a Ray cluster. Results are
-            bitwise equal on the same kind of hardware.
+        executor: where chunks are computed. By default (None), this process computes them. To use devices of this
+            machine, pass "all", "cpu:4" or a list such as ["cuda:0", "cuda:1"]. To use a Ray cluster, pass "ray",
+            "ray://HOST" or a `RayCluster`. On the same kind of hardware, all executors give bitwise equal results.
         threads: number of CPU threads of a forward pass. The run records this number, since it may change the rounding.
             By default, a resumed run uses its recorded number, and a new run uses torch's default. In a worker, a new
             run uses the worker's share of the machine's CPUs.

@@ -134,8 +134,8 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
     """Read the contents of the shards of one sweep, or of one undivided run; nothing is written.
 
-    If a shard is being written, only its header is read, without SQLite's locks. The reason is that the shard's writer
-    may be on another machine, and SQLite shares no memory between machines.
+    If a shard is being written, only its header is read, without SQLite's locks. SQLite synchronises readers with a
+    writer through shared memory, and the shard's writer may be on another machine.
 
     Args:
         paths: run files and folders (`find_runs`).
@@ -178,7 +178,7 @@ def check_siblings(path: Path) -> None:
     """Raise InputError if a shard's folder holds a shard of another sweep, or the same shard under another name.
 
     The shard's writer calls this before its first image. Only headers are read. A folder may hold the shards of only
-    one sweep. Otherwise, a wrong number of shards could cause images to be computed twice, and the folder could not be
+    one sweep. Otherwise, a shard I/K with a wrong K could compute images a second time, and the folder could not be
     merged as a whole.
     """
     with closing(connect_readonly(path)) as connection:
@@ -271,8 +271,8 @@ def _number(header: Header) -> int:
 def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
     """Yield the files of a folder that are runs or are named like runs.
 
-    Neither the file that this process is writing nor SQLite's companions of this file are opened, because closing a
-    file releases all locks that the process holds on it, including SQLite's.
+    The file that this process is writing is not opened, and neither are SQLite's companions of this file. Closing a
+    file would release all locks that the process holds on it, including SQLite's.
     """
     try:
         files = sorted(folder.iterdir())
@@ -295,7 +295,7 @@ def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
 
 
 def _read_fixed_header(path: Path) -> Header | None:
-    """Read the header of a run on images without locks, since headers never change; return None for other databases."""
+    """Return the header of a run on images, else None; it is read without locks, since headers never change."""
     for attempt in range(_ATTEMPTS):
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"

@@ -76,8 +76,8 @@ class RunWriter(LockedFile):
 
         Raises:
             InputError: a column is unknown, a value cannot be stored, or the images are not a chunk of this run.
-            StoreError: the file cannot be written, or already holds one of these images; or the run is on a grid and
-                was computed on another machine.
+            StoreError: the file cannot be written or already holds one of these images, or the run is on a grid and a
+                chunk was computed on a machine other than the one that the run's header names.
         """
         values = _sqlite_columns(self._kind.columns, rows)
         unfinished = None if pending is None else _sqlite_columns(self._kind.pending, pending)
@@ -150,7 +150,7 @@ class RunWriter(LockedFile):
         return Chunks(self.header.parameters)
 
     def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
-        """Return changed chunk records (machine, error) of these images; on a grid, refuse all other machines."""
+        """Return changed chunk records (machine, error) by first image; raise if a grid run changes machine."""
         if self.header.identity is None:
             return {}
         run_machine = self.header.identity.machine
@@ -270,7 +270,7 @@ class RunWriter(LockedFile):
 
 
 def _grid_hint(stored: Header, header: Header) -> str:
-    """Return a hint: argument and option for the stored grid if it differs, since the user may never have typed it."""
+    """Return a hint that names argument and option for the stored grid, or an empty string if the grids agree."""
     grid, asked = stored.parameters.get("grid"), header.parameters.get("grid")
     if grid == asked:
         return ""
@@ -278,7 +278,7 @@ def _grid_hint(stored: Header, header: Header) -> str:
 
 
 def _code_hint(stored: Header, header: Header) -> str:
-    """Return a hint naming the argument and option that allow changed code of the model, if nothing else differs."""
+    """Return a hint that the run can be resumed with changed code, or an empty string if anything else differs."""
     if stored.identity is None or header.identity is None:
         return ""
     allowed = replace(header, identity=replace(header.identity, code=stored.identity.code))

@@ -19,11 +19,11 @@ _PAUSE_S: Final = 0.1
 def is_written(path: Path) -> bool:
     """Whether a process, on this machine or on another that shares the folder, holds SQLite's write lock on a run.
 
-    The lock is on the companion file that ends in -shm. For locks of this machine, the companion need not be opened,
-    because Linux lists them. For locks of other machines, the file system or its network server is queried. This query
-    opens and closes the companion file. If this process holds a lock on the companion, the query is omitted, because
-    closing the file would release the lock. If the system has no list of locks, an existing companion counts as a lock,
-    although a killed writer leaves a companion, too.
+    The lock is on the run's companion file, whose name ends in -shm. Linux lists the locks of this machine, so the
+    companion need not be opened to find them. For locks of other machines, the file system or its network server is
+    queried. This query opens and closes the companion. If this process holds a lock on the companion, the query is
+    omitted, because closing the file would release the lock. If the system has no list of locks, the run counts as
+    locked whenever a companion exists, although a killed writer leaves a companion, too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 
 
 class SampleBlocks:
-    """Batches that hold the samples of all runs in order; the batches of one block are drawn and counted together.
+    """Batches of the samples of all runs, in order; the samples of a block of batches are drawn and counted at once.
 
     Args:
         draw: draws the samples.
@@ -37,8 +37,8 @@ class SampleBlocks:
         counts: [R, K + 1], int64; updated in place.
         like: an empty tensor [0, ...] with the dtype and device of a batch.
         memory_format: memory format of a batch.
-        tails: whether the noise of a sample can lie in the tails, where its magnitude is not drawn. A sample with such
-            noise votes for no class.
+        tails: whether the noise of a sample can lie so far in the tails of its distribution that its magnitude is not
+            drawn. A sample with such noise votes for no class.
 
     >>> counts = torch.zeros(1, 3, dtype=torch.int64)
     >>> def draw(out, tail, stage, pieces, keys):

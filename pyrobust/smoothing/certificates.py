@@ -51,8 +51,8 @@ class _Results(Tabular):
         """Number of examples that share their noise with an earlier example of the call.
 
         If the noise is keyed by values, equal examples have equal noise, so each example counted here repeats an
-        earlier result. A rate over all examples of the call is then based on fewer distinct examples than rows, and the
-        rate's confidence interval does not account for this.
+        earlier result. A rate over all examples of the call then counts some examples several times, and its confidence
+        interval does not account for this.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -87,19 +87,20 @@ class Certificates(_Results):
             up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
         radii: the radii of interest that were passed.
-        p_lower: [B], float64; lower confidence bound on the probability of the selected class; for "sequential", the
-            largest of the bounds at all looks.
+        p_lower: [B], float64; lower confidence bound on the probability of the selected class. For "sequential", it is
+            the largest of the bounds at all looks (sample sizes at which the example was judged).
         counts0: [B, K + 1], int64; votes of the n0 samples that select the class. Column K counts samples without a
-            winner (NaN or +inf) and, on a grid, samples with noise in the tails, where its magnitude is not drawn.
+            winner (NaN or +inf). On a grid, it also counts samples whose noise lies so far in the tails that its
+            magnitude is not drawn.
         counts: [B, K + 1], int64; votes of the samples that estimate the class's probability, in the same columns.
         samples: [B], int64; samples drawn for each example, including those of the selection.
         undecided: [B, R], bool; whether the r-th of ``radii`` was neither certified nor given up within n samples. All
             False for "fixed".
         sigma, noise, norm, n0, n, alpha, seed: as passed; for "sequential", n is the largest number of samples.
         guarantee: "grid" or "real". With "grid", the noise is rounded to a grid, and the certificate holds for every
-            image on the grid despite floating-point rounding. The base classifier is then the model as it ran, with its
-            dtype and batch size. With "real", the proof idealises the noise as real-valued, which is the usual
-            practice.
+            image on the grid despite floating-point rounding. The base classifier is then the model as it ran, so the
+            same model with another dtype or batch size is another base classifier. With "real", the proof idealises the
+            noise as real-valued, which is the usual practice.
         method: "fixed" (n samples for every example) or "sequential" (sampling until every radius is decided).
         hybrid: share of alpha that "sequential" reserves for a Clopper-Pearson bound at n samples.
         rival_upper: [B], float64; upper confidence bound on the probability of every other class. ``radius`` may depend

@@ -38,7 +38,7 @@ Channels: TypeAlias = Tensor | Sequence[float]
 
 
 def samples(name: str, value: SupportsIndex) -> int:
-    """Return a number of samples; it may be at most the largest that the confidence bounds support."""
+    """Return the value as an int, after checking that the confidence bounds support this number of samples."""
     return count(name, value, MAX_TRIALS)
 
 

@@ -1,4 +1,4 @@
-"""The noise of certificates on a grid: how far the drawn noise is from rounded Gaussian noise.
+"""Noise on a grid of pixel values, and how far the drawn noise is from exactly rounded Gaussian noise.
 
 The noise is rounded to the grid of the pixels. It is added in integers, without floating-point rounding
 (`pyrobust.ops.sample_grid_noise`). The grids themselves are defined in `pyrobust.grid`.

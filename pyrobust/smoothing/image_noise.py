@@ -14,11 +14,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ImageNoise:
-    """Coordinates of the noise of B images, as docs/decisions/noise-contract.md defines them.
+    """Words and keys that determine the noise of B images, as docs/decisions/noise-contract.md defines them.
 
     Attributes:
         words: for each image, the third word of the Philox counter. Without keys, this word is the image's index in the
-            data set. With keys, it is the number of the draw.
+            data set. With keys, it is the number of the draw of noise for this image, starting with 0.
         keys: Philox key of each image, used in place of the seed; None if the words are indices.
 
     >>> ImageNoise([4, 2]).indices, ImageNoise([0, 0], [7, 9]).indices

@@ -40,13 +40,14 @@ class Round:
 class SequencePacker:
     """Sample images until each is decided; active images share full batches, and new images replace decided ones.
 
-    The number of samples after which an image is decided depends only on its own votes. Its result therefore does not
-    depend on the batch size, on the order of images or on the other active images. All batches are full, except the
-    last batch of a selection, and the batches at the end, when the remaining samples do not fill a batch. On a grid,
-    the model runs on whole batches even at the end. A look is a sample size at which an image is judged. The spare rows
-    of these last batches hold samples beyond the next look of their images. If an image is decided at this look, its
-    samples beyond the look are dropped. The batches depend only on the images and the batch size, even if sampling is
-    stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
+    The number of samples after which an image is decided depends only on its own votes. The image's result therefore
+    does not depend on the batch size, on the order of images or on the other active images. A selection draws the n0
+    samples that select the class of each new image. All batches are full, except the last batch of a selection, and the
+    batches at the end, when the remaining samples do not fill a batch. A look is a sample size at which an image is
+    judged. On a grid, the model runs on whole batches even at the end, and the spare rows hold samples beyond the next
+    look of their images. If an image is decided at this look, its samples beyond the look are dropped. The batches
+    depend only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed. The
+    argument ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -87,7 +88,8 @@ class SequencePacker:
             active: for a resumed run, the active images of the run's last ``Round``, in the same order.
 
         Yields:
-            A Round after each selection and after each round of samples.
+            A Round whenever the samples that select the classes of new images are drawn, and after each round of
+            samples.
 
         Raises:
             InputError, ModelError: see ``Sampler.count``.
@@ -132,7 +134,7 @@ class SequencePacker:
         return [self._images[slot] for slot in self._queue]
 
     def _needs(self) -> list[int]:
-        """Return the number of samples to the next look for each queued image."""
+        """Return how many samples each queued image still needs until it is judged next."""
         drawn = (self._images[slot].drawn for slot in self._queue)
         return [self.rule.next_look(number) - number for number in drawn]
 
@@ -145,7 +147,7 @@ class SequencePacker:
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
 
     def _look_ahead(self, room: int) -> list[list[tuple[int, int, int]]]:
-        """Return runs of samples beyond the next look, one list per look, for rows that the model computes anyway."""
+        """Return runs of samples for at most ``room`` spare rows, one list per look that follows the next one."""
         stages: list[list[tuple[int, int, int]]] = []
         looks = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
         while room and (looks := {slot: look for slot, look in looks.items() if look < self.rule.n}):
@@ -182,7 +184,7 @@ class SequencePacker:
         return votes
 
     def _judge(self, stages: list[list[tuple[int, int, int]]], votes: npt.NDArray[np.int64]) -> list[int]:
-        """Add the votes and apply the rule, one look after the other; return the slots of decided images."""
+        """Add votes stage by stage, judging the images after each stage; return the pool slots of decided images."""
         decided: list[int] = []
         begin = 0
         for runs in stages:

@@ -35,15 +35,16 @@ class PlannedMethod:
         name: "fixed", "sequential" or "hybrid". "fixed" takes n_max samples and computes one Clopper-Pearson bound.
         samples: expected number of samples per image until all radii are decided, including n0.
         standard_error: standard error of ``samples`` for a run with as many images as the pilot run; 0.0 for "fixed".
-            This error has three sources: the choice of the run's images, the sampling of these images, and the sampling
-            in the pilot. A run on the pilot's own images varies less.
+            This error has three sources: the choice of the run's images, the noise drawn for them in the run, and the
+            noise drawn in the pilot. A run on the pilot's own images varies less.
         samples_alone: for each radius, expected number of samples per image if only this radius had to be decided.
         certified: for each radius, share of images certified, whether correctly or not.
         undecided: for each radius, share of images neither certified nor given up before n_max.
-        error: for each radius, upper bound on the probability that an image with a slightly smaller true radius is
-            certified at this radius.
+        error: for each radius, upper bound on the probability that an image is certified at this radius although its
+            true radius is slightly smaller.
         simulated: [R, N], float64; number of samples of each simulated image, for ``pyrobust.metrics.sweep_time``.
-            There are R images for each of the N probabilities. For "fixed", the shape is [1, 1].
+            There are R images for each of the N probabilities. For "fixed", the shape is [1, 1], because all images
+            take the same number of samples.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Plan(Tabular):
         n_max: largest number of samples per image.
         n0: number of samples that select the class.
         alpha: probability of a false certificate.
-        hybrid: share of alpha that "hybrid" reserves for its bound at n_max.
+        hybrid: share of alpha that "hybrid" reserves for its Clopper-Pearson bound at n_max samples.
         images: number of probabilities passed to the plan.
         draws: number of simulated images.
         methods: expectations for "fixed", "sequential" and "hybrid".
@@ -134,8 +135,8 @@ class Plan(Tabular):
 def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     """Estimate the probability of the top class from its votes in a pilot run or a log, as input to `plan`.
 
-    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946). For 0 votes, the result is
-    1/2. In this case the classifier abstained on the image, and it is only known that no class stood out. With few
+    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946). If k is 0, it returns 1/2
+    instead: in this case the classifier abstained on the image, and it is only known that no class stood out. With few
     samples, sampling noise spreads the estimates, so use n of at least a few hundred. A sequential run stops sampling
     an image when its count is far above or far below the counts that the radii require. This makes the estimates
     slightly too extreme.
@@ -187,15 +188,16 @@ def plan(
     """Compare the sampling methods on a distribution of top-class probabilities.
 
     The function simulates images with these probabilities, and their votes at the looks (sample sizes at which an image
-    is judged). It applies ``SequentialRule`` to these votes, as a run does. To reduce variance, the simulation only
-    estimates how many more images are certified by the rule than by a fixed n. This difference is added to the exact
-    expectation for the fixed n. The error probabilities are exact.
+    is judged). It applies ``SequentialRule`` to these votes, as a run does. For a fixed n, the expected share of
+    certified images is computed exactly. For the rule, the simulation estimates how many more images it certifies than
+    a fixed n does. To reduce variance, only this difference is simulated, and then added to the exact share. The error
+    probabilities are exact.
 
-    "sequential" is ``SequentialRule`` with its default share of alpha, 0.01, for the bound at n_max. "hybrid" reserves
-    a larger share for this bound. A method is eligible if, at each radius, its share of certified images is at most
-    half a percentage point below the share of every other method. The recommended method is the cheapest eligible one.
-    Run the certification with a seed other than the pilot's: samples used to choose the method cannot also prove its
-    certificates.
+    "sequential" and "hybrid" both apply ``SequentialRule``, which reserves a share of alpha for a Clopper-Pearson bound
+    at n_max samples. "sequential" reserves the default share, 0.01; "hybrid" reserves a larger share. A method is
+    eligible if, at each radius, its share of certified images is at most half a percentage point below the share of
+    every other method. The recommended method is the cheapest eligible one. Run the certification with a seed other
+    than the pilot's, because samples that were used to choose a method cannot also prove certificates of this method.
 
     Args:
         p: probability of the top class of each image, in [0, 1], see ``pilot_probabilities``.
@@ -204,7 +206,7 @@ def plan(
         n_max: largest number of samples per image; "fixed" uses all of them.
         n0: number of samples that select the class; they enter no bound.
         alpha: probability of a false certificate, in (0, 1).
-        hybrid: share of alpha that "hybrid" reserves for its bound at n_max, in (0, 1).
+        hybrid: share of alpha that "hybrid" reserves for its Clopper-Pearson bound at n_max samples, in (0, 1).
         noise: "gaussian", "uniform" or "laplace", as for certified_radius.
         norm: "l2" for gaussian, "l1" for the others.
         draws: number of images to simulate; rounded up to a multiple of the number of probabilities.
@@ -310,7 +312,7 @@ def _simulate(
     fixed_counts: Sequence[int],
     rng: np.random.Generator,
 ) -> tuple[_Floats, _Floats, _Bools]:
-    """Return, for each image and radius: samples until decided, certificates gained over fixed n, whether undecided."""
+    """Return arrays [images, radii] of samples drawn, certificates gained over a fixed n, and undecided flags."""
     looks = np.array(rule.looks)
     counts = rng.binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
     stops, gained, undecided = [], [], []

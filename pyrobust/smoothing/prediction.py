@@ -16,13 +16,14 @@ from .grid import raise_by
 def decide(
     counts: npt.NDArray[np.int64], alpha: float, *, delta: float = 0.0, tails: bool = False
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Predict the leading class where the two-sided binomial test of p = 1/2 is significant (Hung and Fithian, 2019).
+    """Predict the class with the most votes if it has significantly more than the runner-up, else ``ABSTAIN``.
 
+    The two classes with the most votes are compared by the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019).
     ``counts`` are votes [B, K + 1]; column K holds samples without a winner. ``delta`` bounds the total variation
-    distance of the n drawn samples from exact ones and is added to the p-value. With ``tails``, a sample without a
-    winner may belong to any class, so all such samples are counted for the runner-up. Returns the predictions [B] and
-    the p-values [B]. The prediction is ``ABSTAIN`` where the test is not significant, and also where column K has the
-    most votes.
+    distance between the n drawn samples and exact ones, and is added to the p-value. With ``tails``, samples with noise
+    in the tails, whose magnitude is not drawn, have no winner. A sample without a winner may then belong to any class,
+    so all such samples are counted for the runner-up. Returns the predictions [B] and the p-values [B]. The prediction
+    is ``ABSTAIN`` where the test is not significant, and also where column K has the most votes.
 
     >>> decide(np.array([[90, 10, 0], [55, 45, 0], [10, 10, 80]]), 0.001)[0]
     array([ 0, -1, -1])
@@ -47,7 +48,7 @@ def decide(
 
 
 def joint_delta(delta: float, n: int) -> float:
-    """Bound the total variation distance for n independent samples: n times the bound for one, rounded up.
+    """Bound the total variation distance of n drawn noise samples from n exact ones by n * delta, rounded up.
 
     >>> joint_delta(0.0, 100), joint_delta(0.5, 100)
     (0.0, 1.0)

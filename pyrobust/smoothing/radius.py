@@ -35,7 +35,7 @@ def _checked_sigma(sigma: float) -> float:
 def certified_radius(
     p_lower: npt.ArrayLike, sigma: float, *, noise: str = "gaussian", norm: NormLike = "l2"
 ) -> npt.NDArray[np.float64]:
-    """Return the certified radius, rounded down so that points at this distance lie inside the theorem's open ball.
+    """Return the certified radius, rounded down so that even points at exactly this distance are certified.
 
     p is the lower bound on the probability of the top class, and 1 - p is the upper bound on the probability of every
     other class. For each pair of noise and norm, the radius is:

@@ -40,8 +40,8 @@ class Sampler:
     """Sampler of a smoothed classifier, for one noise distribution, one seed and one base classifier.
 
     With a grid, the images x are passed as integer multiples of the grid's step. All samples of a call then run in
-    batches of one size, with deterministic kernels, and a sample with noise in the tails votes for no class.
-    ``normalize`` is (mean, std), applied after the noise.
+    batches of one size, with deterministic kernels. A sample with noise in the tails, whose magnitude is not drawn,
+    votes for no class. ``normalize`` is (mean, std), applied after the noise.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -86,7 +86,7 @@ class Sampler:
         return "real" if self.grid is None else "grid"
 
     def described(self, noise: ImageNoise) -> dict[str, Any]:
-        """Return the fields of a result, by name, that describe the noise of its samples."""
+        """Return a dictionary of those fields of a result that describe the noise of its samples."""
         names = ("sigma", "noise", "seed", "guarantee", "grid")
         named = {name: getattr(self, name) for name in names}
         return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
@@ -96,7 +96,7 @@ class Sampler:
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def session(self) -> AbstractContextManager[None]:
-        """Enter a session of the runner; all stages of one call share this session."""
+        """Return a context for all stages of one call: the model is in evaluation mode, without gradients."""
         return self.runner.session(pinned=self.grid is not None)
 
     def count(
@@ -110,13 +110,14 @@ class Sampler:
         keys: Sequence[int] | None = None,
         one_example: bool = False,
     ) -> None:
-        """Draw the samples of all runs in shared full batches, and add each run's votes to its row of ``counts``.
+        """Draw the samples of all runs in full batches, shared by the runs; add each run's votes to its ``counts`` row.
 
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
-            runs: in any order. Each run (``SampleRun``) holds at least one sample; its samples are consecutive and
-                belong to one image. A row of x may occur in several runs.
-            stages: stage of the noise contract, one for all runs or one for each run.
+            runs: the runs to draw, in any order. A run (``SampleRun``) consists of one or more consecutive samples of
+                one image. A row of x may occur in several runs.
+            stages: purpose of the samples, such as "select" or "estimate", one for all runs or one for each run. No two
+                stages share a draw of noise.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
             rows: for each run, its row in ``counts``. By default, it is the run's row in x.
@@ -204,7 +205,7 @@ class Sampler:
         return list(self.read(counts, [run[3] for run in runs]).reshape(number, images, self.num_classes + 1))
 
     def read(self, counts: Tensor, samples: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Read counts [R, K + 1] of runs with these numbers of samples; raise ModelError if votes are missing."""
+        """Return counts [R, K + 1] as an array; raise ModelError if a run does not have as many votes as samples."""
         votes: npt.NDArray[np.int64] = counts.cpu().numpy()
         self.note_no_class(votes)
         got = votes.sum(axis=1).tolist()
@@ -213,7 +214,7 @@ class Sampler:
         return votes
 
     def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
-        """Warn if more than a few of the votes [B, K + 1] of a call are for no class; warn only once per runner."""
+        """Warn, once per runner, if more than 0.1% of the samples in votes [B, K + 1] have no predicted class."""
         lost, total = int(votes[:, -1].sum()), int(votes.sum())
         if total > 1 and lost > _FEW_LOST * total and not self.runner.warned_no_class:
             self.runner.warned_no_class = True

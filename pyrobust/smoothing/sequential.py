@@ -1,4 +1,4 @@
-"""Sequential certification rule that decides radii from the counts at fixed sample sizes, by a confidence sequence."""
+"""Rule that uses a confidence sequence, at fixed sample sizes, to certify radii or to give them up."""
 
 from __future__ import annotations
 
@@ -75,19 +75,21 @@ class CertificationRule:
 
     At each look, that is, at each of the sample sizes ``looks(n)``, the Krichevsky-Trofimov confidence sequence (Ville,
     1939; Voráček, 2024) bounds p_A, the probability of the selected class. A radius is reached when the running maximum
-    of the lower limits proves it. A radius is given up (rejected) if the selected class has very few votes at a look: a
-    certificate is then no longer worth the samples that it would take (``pyrobust.stats.SequentialRule``). Giving up
-    certifies nothing, so it uses no part of alpha. An image is decided when every radius is reached or given up, or
-    after n samples.
+    of the lower limits proves it. A radius is given up (rejected) if the selected class has very few votes at a look,
+    because a certificate is then no longer worth the samples that it would take (``pyrobust.stats.SequentialRule``).
+    Giving up certifies nothing, so it uses no part of alpha. An image is decided when every radius is reached or given
+    up, or after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
-      Near the largest radius that n samples can prove, this bound certifies more images. In return, earlier looks need
-      log(1/(1 - hybrid)) more evidence. A share of 0.01 costs the sequence almost nothing.
-    - ``two_class`` spends half of alpha on the lower limit of p_A. The other half is spent on upper limits of the K
-      other classes (Bonferroni); samples without a winner count as one of these classes. The certified radius is then
-      the larger of two radii: the radius from p_A alone, and ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, where p_B is the
-      probability of the runner-up (Cohen, Rosenfeld and Kolter, 2019). A radius is given up when it is above the
-      largest radius that confidence limits at level 0.1 allow.
+      For radii near the largest that n samples can prove, more images are certified with this bound than without it. In
+      return, the sequence needs more evidence at earlier looks: there, its log-likelihood ratio must be larger by
+      log(1/(1 - hybrid)). A share of 0.01 costs the sequence almost nothing.
+    - ``two_class`` spends half of alpha on the lower limit of p_A. The other half is spent on upper limits of K other
+      classes (Bonferroni): the K - 1 classes that are not selected, and the samples without a winner, which also count
+      as a class. The certified radius is then the larger of two radii: the radius from p_A alone, and
+      ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))``, where p_B is the probability of the runner-up (Cohen, Rosenfeld and Kolter,
+      2019). A radius is given up when it is above the largest radius that is possible if p_A and p_B lie within their
+      confidence limits at level 0.1.
 
     Args:
         radii: radii to be decided, at least one.
@@ -98,8 +100,9 @@ class CertificationRule:
         hybrid: share of alpha for the bound at n samples, in [0, 1).
         two_class: whether to bound the other classes, too; Gaussian noise only.
         delta: bound on the total variation distance of the drawn noise from the exact noise; positive on a grid.
-            ``results`` subtracts delta from p_lower and adds delta to the runner-up's bound. On a grid, a sample
-            without a winner counts for every other class, because its noise may lie in the tails.
+            ``results`` subtracts delta from p_lower and adds delta to the runner-up's bound. On a grid, samples with
+            noise in the tails, whose magnitude is not drawn, have no winner. A sample without a winner may then belong
+            to any class, so it counts for every class that is not selected.
 
     Raises:
         InputError: there are no radii, a share is out of range, or two_class is combined with noise other than
@@ -143,7 +146,7 @@ class CertificationRule:
 
     @cached_property
     def decisions(self) -> SequentialRule:
-        """Sequential rule for p_A alone, with the share of alpha that belongs to p_A."""
+        """Sequential rule for p_A alone, at level alpha, or at level alpha / 2 with ``two_class``."""
         return SequentialRule(self.n, 0.5 * self.alpha if self.two_class else self.alpha, self.hybrid)
 
     @property
@@ -159,11 +162,11 @@ class CertificationRule:
 
     @cached_property
     def given_up(self) -> _Ints:
-        """Largest number of votes at which a radius is given up, [looks, R]; applies only without ``two_class``.
+        """Largest number of votes for the selected class at which a radius is given up, [looks, R].
 
-        At the last look, every image that is not certified could count as given up. Instead, an image is given up at
-        the last look only if its share of votes is small: at most the largest share that is given up at the previous
-        look. Uncertified images with more votes are undecided.
+        These numbers apply only without ``two_class``. At the last look, every image that is not certified could count
+        as given up. However, an image is given up at the last look only if its share of votes is at most the largest
+        share that is given up at the previous look. Uncertified images with more votes are undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)
@@ -233,7 +236,7 @@ class CertificationRule:
         """Whether each radius is given up, [B, R].
 
         Args:
-            limits: limits, [B, 4].
+            limits: lower and upper limits of p_A, then of p_B, [B, 4].
             votes: votes for the selected class, [B].
             drawn: number of samples, [B]. Without ``two_class``, nothing is given up between looks.
         """
@@ -290,7 +293,7 @@ class CertificationRule:
         }
 
     def _alpha_per_rival(self, alpha: float) -> float:
-        """Split alpha evenly over the K other classes (samples without a winner count as one), rounded down."""
+        """Return alpha / K, rounded down, the part for each class that is not selected; "no winner" is a class."""
         return math.nextafter(alpha / self.num_classes, 0.0)
 
     def _two_class_estimate(self, p: _Floats, rival: _Floats) -> _Floats:

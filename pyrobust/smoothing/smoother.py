@@ -73,29 +73,30 @@ class RandomizedSmoothing:
 
     - two examples that differ share noise only with probability 2^-64;
     - repeating a call uses up no alpha and gives no new information;
-    - calls with another n, sigma or model reuse the draws for the same x. The best of several results therefore does
-      not hold at level alpha, unless alpha is divided by the number of results or the choice is made with another seed;
+    - calls with another n, sigma or model reuse the draws for the same x. The best of several results therefore holds
+      at level alpha only if alpha is divided by the number of results, or if the choice is made with another seed;
     - every other x, however close, gets fresh noise, and its certificate may again be wrong with probability alpha; a
       certificate that was found by searching for a certified x is therefore void.
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
-        num_classes: number of classes K. By default, it is the number of the model's outputs, found at the first
+        num_classes: number of classes K. By default, it is the number of logits that the model returns for the first
             examples.
         sigma: standard deviation of the noise in every coordinate, in the input's unit; positive.
         noise: "gaussian", "uniform" (half-width √3·sigma) or "laplace" (scale sigma/√2).
         norm: norm of the radius: "l2" for gaussian, "l1" for the other two.
-        normalize: (mean, std) per channel, or per feature of [N, D], applied after the noise in the same pass.
-            In float32 this is bit-identical to a normalisation layer in front of the model, and cheaper. x and sigma
-            stay in the unnormalised unit.
+        normalize: (mean, std) per channel, or per feature of [N, D]. The noisy copies are normalised with them, in the
+            same pass over memory that adds the noise. In float32 this is bit-identical to a normalisation layer in
+            front of the model, and cheaper. x and sigma stay in the unnormalised unit.
         seed: random seed in [0, 2**64).
         grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); None for no
             grid; or "auto" to detect the grid from the examples of each call. If the examples are on no usual grid,
             "auto" uses no grid and logs a warning. A grid needs Gaussian noise. The noise is rounded to the grid. For
             an image on the grid, floating-point rounding can then not make a certificate false (``guarantee="grid"``,
-            docs/how-to/grid.md). The model then runs with deterministic kernels on batches of equal size (the batch
-            size). Only ``certify`` and ``predict`` may use smaller batches, because they split the samples of one
-            example evenly. Without a grid, the proof idealises the noise as real-valued (``guarantee="real"``).
+            docs/how-to/grid.md). The model then runs with deterministic kernels on batches of equal size. This size is
+            the batch size, except in ``certify`` and ``predict``. These two divide the samples of one example into
+            equal batches, which may be smaller. Without a grid, the proof idealises the noise as real-valued
+            (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
@@ -172,7 +173,7 @@ class RandomizedSmoothing:
         return self._num_classes
 
     def infer_classes(self, x: Numbers | LabelledImages) -> None:
-        """Set the number of classes, if it is not known, to the number of the model's outputs at the first example.
+        """Set an unknown number of classes to the number of logits that the model returns for the first example.
 
         Args:
             x: the examples, or their data set.
@@ -203,7 +204,7 @@ class RandomizedSmoothing:
 
         Args:
             x: all examples that one smoothed classifier is to classify, or their data set. Pass all of them, because
-                another grid would define another classifier.
+                the grid detected from a part of them may be a different one, which would define another classifier.
         """
         self.infer_classes(x)
         if self.grid != "auto":
@@ -239,9 +240,9 @@ class RandomizedSmoothing:
     def predict(self, x: Numbers, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
-        The prediction is wrong with probability at most alpha. The two classes with the most votes, out of n, are
-        compared by the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a
-        separate class. If this class has the most votes, the prediction is ``ABSTAIN``.
+        The prediction is wrong with probability at most alpha. The base classifier votes on n samples. The two classes
+        with the most votes are compared by the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples
+        without a winner count as a separate class. If this class has the most votes, the prediction is ``ABSTAIN``.
 
         Args:
             x: one example, [...] (no batch dimension).
@@ -437,8 +438,8 @@ class RandomizedSmoothing:
         Args:
             x: [B, ...], float, finite.
             n: samples per example, at least 1.
-            stage: stage of the noise contract, see ``pyrobust.ops.sample_noise``; certificates use "select" and
-                "estimate".
+            stage: purpose of the samples, see ``pyrobust.ops.sample_noise``; no two stages share a draw. Certificates
+                use "select" and "estimate".
             indices: image index from which each example's noise is derived; default: the noise is derived from the
                 values of the example.
 

@@ -50,13 +50,14 @@ __all__ = import_lazily(
 
 # Assigned here because the reference pages read docstrings below assignments, not below imports.
 MARGIN: Final = decimals.MARGIN
-"""Distance from the first guess to the first value that is tried as a bound, relative to min(p, 1 - p), or to |z| for
-the normal quantile: 2^-40. The returned bound lies within 4 margins of the exact bound. Soundness does not depend on
-this distance.
+"""Relative distance, 2^-40, from the first guess of a bound to the first value that is tried as the bound.
+
+It is relative to min(p, 1 - p) for a proportion p, and to |z| for a normal quantile z. The returned bound lies within 4
+such distances of the exact bound. Soundness does not depend on this distance.
 """
 
 MAX_TRIALS: Final = arguments.MAX_TRIALS
-"""Largest supported number of trials n: 10^9. The error budgets of the proofs hold up to this n."""
+"""Largest supported number of trials n: 10^9. The bounds on rounding errors in the proofs hold up to this n."""
 
 SHARE_AT_END: Final = arguments.SHARE_AT_END
 """Default share of alpha that a sequential rule reserves for its bound at n_max: 0.01."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyrobust.errors import InputError, InputTypeError
 
 MAX_TRIALS: Final = 10**9
-"""Largest supported number of trials n. The error budgets of the proofs hold up to this n."""
+"""Largest supported number of trials n. The bounds on rounding errors in the proofs hold up to this n."""
 
 #: Default share of alpha for the bound of a sequential rule at n_max.
 SHARE_AT_END: Final = 0.01

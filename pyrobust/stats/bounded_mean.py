@@ -2,7 +2,8 @@
 
 For cluster i, let w_i be size_i / max(size). Let s_i be the sum of the cluster's numbers divided by max(size), and let
 mu_i be the expectation of the mean of these numbers. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all
-numbers. For each cluster i, a bet against "t >= u" with a share g in [0, 1] of the wealth multiplies the wealth by
+numbers. To test "t >= u", a gambler starts with a wealth of 1, and for each cluster bets a share g in [0, 1] of the
+wealth against "t >= u". The bet on cluster i multiplies the wealth by
 
     f_i(u) = 1 - g (s_i - w_i u) / (1 - u) = (1 - g) + g (1 - w_i) + g (w_i - s_i) / (1 - u) >= 0.
 
@@ -17,11 +18,11 @@ with weights fixed in advance. By Markov's inequality, the wealth of the mixture
 probability at most alpha. With constant bets, this wealth is the hedged capital of Waudby-Smith and Ramdas, "Estimating
 means of bounded random variables by betting" (2024). Each f_i increases in u.
 
-By the same argument with g = 1, the probability that all numbers are zero is at most p0(u) = prod (1 - u) / (1 - u +
-w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability that n independent numbers in {0, 1} with mean u
-are all zero. When all numbers are zero, the test rejects "t >= u" if p0(u) <= alpha. Otherwise, the test rejects "t >=
-u" if p0(u) < alpha and the wealth is at least 1 / (alpha - p0(u)). The test's total error is at most alpha. So the
-bound is exact when all numbers are zero.
+By the same argument with g = 1, if t >= u, the probability that all numbers are zero is at most p0(u) = prod (1 - u) /
+(1 - u + w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability that n independent numbers in {0, 1}
+with mean u are all zero. When all numbers are zero, the test rejects "t >= u" if p0(u) <= alpha. Otherwise, the test
+rejects "t >= u" if p0(u) < alpha and the wealth is at least 1 / (alpha - p0(u)). The test's total error is at most
+alpha. So when all numbers are zero, the bound is exact: it is the u with p0(u) = alpha.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
 
 def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float:
-    """Return a u, the least one found, such that all larger u are proved to be rejected."""
+    """Return the smallest u found such that the test is proved to reject "t >= v" for every v above u."""
     n, largest = len(sizes), float(sizes.max())
     if not zeros.any():
         return 1.0
@@ -133,9 +134,10 @@ def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float
 def _rejected(
     u: _Floats, edges: _Floats, terms: tuple[_Floats, ...], n: int, alpha: float, nothing: bool
 ) -> npt.NDArray[np.bool_]:
-    """Whether the bets of the cell that begins at ``edges`` [K] certainly reject "t >= u", for each u [K].
+    """Whether "t >= u" is certainly rejected by the bets of the cell that starts at ``edges`` [K], for each u [K].
 
-    If "t >= u" is rejected for one u, it is also rejected for all larger u in the same cell.
+    A cell is an interval of u in which the bets are constant. If "t >= u" is rejected for one u, it is also rejected
+    for all larger u in the same cell.
     """
     zeros, slack, weights, times = terms
     odds = u / (1 - u)

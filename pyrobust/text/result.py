@@ -28,7 +28,7 @@ class WordAttackResult(Tabular):
         words: number of words.
         margins: margins of ``texts``: the label's logit minus the largest other logit; if targeted, the largest other
             logit minus the target's logit. They are inf where no class is predicted.
-        queries: texts sent to the classifier, the original included.
+        queries: number of texts sent to the classifier, the original included.
         targeted: whether the attack was targeted.
     """
 

@@ -59,9 +59,10 @@ class WordSandwich(Tabular):
             substitutions are harmless.
         method: method of the bounds.
         semantics: network that the certificates hold for; see ``BoundOptions``.
-        rounded: with semantics "real", indices of texts for which the forward pass misclassifies an adversarial text
-            within the certificate, but exact arithmetic is not proved to misclassify it. Rounding in the forward pass
-            may explain these errors, so they refute no certificate.
+        rounded: indices of texts; empty unless the semantics are "real". For each of these texts, the forward pass
+            misclassifies an adversarial text within the certificate, but it is not proved that exact arithmetic
+            misclassifies this adversarial text too. Rounding in the forward pass may explain these errors, so they
+            refute no certificate.
     """
 
     attack: WordAttackResult
@@ -88,7 +89,7 @@ class WordSandwich(Tabular):
 
     @property
     def everything(self) -> Tensor:
-        """Whether all substitutions at once are proved to be harmless, bool [N]."""
+        """Whether every combination of substitutions in a text is proved to be harmless, bool [N]."""
         return self.certified == self.substitutions
 
     @property
@@ -131,8 +132,8 @@ class WordSandwich(Tabular):
         """Shares of texts certified, attacked and undecided, for each given limit on the number of replaced words.
 
         Args:
-            most: numbers of words, at least 0.
-            alpha: probability that a single interval misses its value, in (0, 1).
+            most: limits on the number of replaced words, each at least 0.
+            alpha: probability that a given interval misses the true value, in (0, 1).
 
         Returns:
             RobustnessShares, with ``most`` as ``radii``.
@@ -203,7 +204,7 @@ def word_sandwich(
     Raises:
         InputError: a value is out of range, or "float32" certificates do not cover the forward pass under the current
             settings, such as TF32.
-        InputTypeError: an attack on another classifier, or another argument of the wrong type.
+        InputTypeError: the attacked classifier is not a ``WordClassifier``, or an argument is of the wrong type.
         ModelError: the network cannot be bounded, or a part of the classifier fails.
 
     >>> from torch import nn

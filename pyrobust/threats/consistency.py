@@ -76,13 +76,14 @@ def answer_change_rate(
     question grows with the number of paraphrases.
 
     Args:
-        groups: a sequence with one group for each question, or a mapping from names to such sequences. A group has at
-            least two answers: the answer to the question, followed by the answers to its paraphrases.
+        groups: a sequence of groups of answers, or a mapping from names to such groups, with one group for each
+            question. A group has at least two answers: the answer to the question, followed by the answers to its
+            paraphrases.
         per: "pair": the mean over questions of the share of paraphrases whose answer differs from the answer to the
             question. "question": the share of questions with at least one such paraphrase.
-        judge: a function: ``judge(original, other)`` returns whether both answers say the same. By default, answers
-            have to be texts. They are compared without case, extra white space, articles and punctuation around words
-            (``normalized_answer``).
+        judge: a function of two answers; ``judge(original, other)`` returns whether both say the same. By default,
+            answers have to be texts. They are compared without case, extra white space, articles and punctuation around
+            words (``normalized_answer``).
         confidence: confidence level of the interval, in (0, 1).
 
     Returns:
@@ -91,8 +92,8 @@ def answer_change_rate(
     Raises:
         InputError: there are no groups, a group has fewer than two answers, ``per`` is unknown, or the confidence is
             out of range.
-        InputTypeError: a group is not a sequence, an answer is not a text although there is no judge, or the judge does
-            not return a bool.
+        InputTypeError: a group is not a sequence, there is no judge and an answer is not a text, or the judge does not
+            return a bool.
 
     >>> groups = [["Paris.", "paris", "It is Paris"], ["1969", "In 1969", "1968"], ["The Nile", "Nile", "nile"]]
     >>> rate = answer_change_rate(groups)
@@ -119,8 +120,8 @@ def factual_consistency(
 
     Args:
         groups: as for ``answer_change_rate``.
-        per: "pair": the mean over questions of the share of paraphrases with the same answer. "question": the share of
-            questions whose answers are all the same.
+        per: "pair": the mean over questions of the share of paraphrases whose answer is the same as the answer to the
+            question. "question": the share of questions whose answers are all the same.
         judge: as for ``answer_change_rate``.
         confidence: confidence level of the interval, in (0, 1).
 
@@ -182,7 +183,7 @@ def _rate(groups: Any, per: Per, judge: SameAnswer | None, confidence: float, *,
 
 
 def _items(groups: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the name of each group in error messages, and the group's answers as a list."""
+    """Yield, for each group, the name that error messages give to it, and its answers as a list."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise InputTypeError("groups", "a sequence of groups of answers", shown(groups))
     named = groups.items() if isinstance(groups, Mapping) else enumerate(groups)

@@ -37,7 +37,7 @@ def evaluate_threat(
         model: a function that maps a prompt, or the messages of a chat, to the answer. If the function has an argument
             ``attempt``, this argument receives the number of the attempt. An exception counts as a missing verdict.
         prompts: the prompts, or a ``Threat``, which also sets the number of attempts at each prompt.
-        judge: a rule's name or a function (``rule_judge``), or a ``ModelJudge``.
+        judge: a function or the name of a rule (see ``rule_judge``), or a ``ModelJudge``.
         name: name of the model; by default the function's name, with a hash of its code.
         removed: must be empty; arguments of earlier versions raise an error that names their replacement.
 
@@ -48,7 +48,7 @@ def evaluate_threat(
         InputError: an argument is out of range, or a judge needs targets and a prompt has none.
         InputTypeError: an argument of the wrong type.
         ModelError: the first 20 calls fail.
-        MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
+        MissingExtraError: inspect-ai is not installed, and the judge asks a model through it.
 
     >>> verdicts = evaluate_threat(str.upper, ["say hi", "say no"], "contains:HI")
     >>> verdicts.column("success"), verdicts.column("status")
@@ -89,7 +89,7 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
     """Judge the answers of a log by another judge; the attacked model is not called, and the log is not changed.
 
     Args:
-        log: a log of inspect-ai, or a run file of earlier versions; untrusted.
+        log: a log of inspect-ai, or a run file of earlier versions. The file may come from an untrusted source.
         judge: as in ``evaluate_threat``.
 
     Returns:
@@ -100,7 +100,7 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
         FileFormatError: the file is missing or damaged, or its format has no answers.
         InputError: the log already has verdicts of this judge, or the judge needs targets and the log has none.
         InputTypeError: not a judge.
-        MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
+        MissingExtraError: inspect-ai is not installed, and the judge asks a model through it.
 
     >>> import json, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

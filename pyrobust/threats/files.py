@@ -22,7 +22,7 @@ BEGIN: Final = json.dumps({"pyrobust": KIND})[:-1].encode()
 
 
 def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, replace: bool = False) -> None:
-    """Write verdicts atomically: as JSON Lines, or Parquet if the name ends in ``.parquet``.
+    """Write verdicts to a file atomically, as Parquet if its name ends in ``.parquet``, else as JSON Lines.
 
     The first line of a JSON Lines file names the format and its version. Each other line is one verdict: an object with
     the columns of ``ThreatVerdict`` and, if there are any, the ``extras`` of the verdict. A Parquet file has the
@@ -107,7 +107,7 @@ def read_parquet(path: Path) -> list[ThreatVerdict]:
 
 
 def _edited(where: str, row: dict[str, Any]) -> ThreatVerdict:
-    """Return a verdict from a row edited with pandas, which changes types, for example integers to floats."""
+    """Return the verdict of a row whose types pandas may have changed, for example from integers to floats."""
     extras = {name: row.pop(name) for name in list(row) if name not in COLUMNS}
     row["extras"] = tuple((name, "" if value is None else str(value)) for name, value in extras.items())
     for name, value in row.items():

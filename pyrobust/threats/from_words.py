@@ -17,9 +17,10 @@ def word_attack_verdicts(
 ) -> ThreatVerdicts:
     """Convert the outcomes of a word substitution attack, one verdict for each text.
 
-    In each verdict, the original text is both prompt and behaviour, and the classifier's prediction is the judge. A
-    text that is misclassified without any change is not attacked. Its status is "unsubmitted", as in TextAttack's logs.
-    The category is the label, or the target of a targeted attack.
+    In each verdict, the original text is both the prompt and the behaviour. The judge is called "prediction", because
+    the classifier's prediction decides whether the attack succeeded. A text that is misclassified without any change is
+    not attacked. Its status is "unsubmitted", as in TextAttack's logs. The category of a verdict is the label of the
+    text or, in a targeted attack, the target.
 
     Args:
         result: the result of ``WordSubstitution(...).attack(texts, y)``.

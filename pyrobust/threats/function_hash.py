@@ -86,7 +86,7 @@ def _lines(kind: str, values: Any, byte_code: bool, seen: set[int]) -> Iterator[
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a number, a text or a tuple of these, which have the same repr in each process."""
+    """Whether a value is a number, a text or a tuple of these, so that its repr is the same in each process."""
     if type(value) is tuple:
         return all(map(_plain, value))
     return value is None or type(value) in (bool, int, float, complex, str, bytes)

@@ -27,9 +27,10 @@ class ThreatPrompt:
             the same behaviour are one cluster.
         group: the attack's method, or the probe.
         category: category of the behaviour.
-        target: the text that a judge compares the answer with: the fact, or the output that an injection aims at.
+        target: the text that a judge compares the answer with. It is the fact, or the output that an injection aims at.
         threat: kind of threat, as in ``ThreatVerdict``.
-        extra: further fields of the file, as JSON values; the "messages" of a chat are sent in place of the prompt.
+        extra: further fields of the file, as JSON values. If one of them is "messages", a chat, its messages are sent
+            in place of the prompt.
     """
 
     id: str

@@ -21,19 +21,21 @@ class QueriesToSuccess:
     """Number of queries until an attack succeeds, as returned by ``queries_to_success``.
 
     An attempt is censored if it ended without success before the budget was spent, or if its verdict or its number of
-    queries is missing. The intervals need no assumption about censored attempts. The lower ends of the intervals count
-    each censored attempt as a success at its next query (for the mean, at its last query). The upper ends count each
-    censored attempt as a failure within the budget. The estimates themselves are computed by the method of Kaplan and
-    Meier (1958), which assumes that censored attempts do not differ from the other attempts.
+    queries is missing. The intervals need no assumption about censored attempts. For the lower end of a quantile's
+    interval, each censored attempt counts as a success at the query after its last one. For the lower end of the mean's
+    interval, it counts as a success at its last query. For all upper ends, it counts as a failure within the budget.
+    The estimates themselves are computed by the method of Kaplan and Meier (1958), which assumes that censored attempts
+    do not differ from the other attempts.
 
     Attributes:
         budget: number of queries up to which successes count.
-        mean: restricted mean after Kaplan and Meier: the mean of min(queries to success, budget); NaN, like the
-            quantiles, where no attempt has both a verdict and a count.
+        mean: the restricted mean, that is, the mean of min(queries to success, budget), estimated by the method of
+            Kaplan and Meier. If no attempt has both a verdict and a number of queries, the mean and the quantiles are
+            NaN.
         lower, upper: ends of the interval of the restricted mean.
         levels: shares of attempts that define the quantiles.
-        quantiles: numbers of queries within which these shares succeed, after Kaplan and Meier; inf if not within the
-            budget.
+        quantiles: for each level, the number of queries within which this share of the attempts succeeds, estimated by
+            the method of Kaplan and Meier. It is inf if the share is not reached within the budget.
         quantile_lower, quantile_upper: ends of the interval of each quantile.
         successes: number of attempts that succeeded within the budget.
         censored: number of attempts that ended without success before the budget was spent, or whose verdict or number
@@ -70,12 +72,13 @@ def queries_to_success(
 ) -> QueriesToSuccess:
     """Restricted mean and quantiles of the number of queries until an attack succeeds.
 
-    For a successful attempt, ``queries`` counts the queries until its success. For any other attempt, it counts all
-    queries spent. Means are taken over the attempts at each prompt, then over prompts. The clusters are behaviours, as
-    in ``threat_success_rate``.
+    In the row of a successful attempt, ``queries`` is the number of queries until success. In any other row, it is the
+    number of all queries spent. Means are taken over the attempts at each prompt, then over prompts. The intervals use
+    the behaviours as clusters, as in ``threat_success_rate``.
 
     Args:
-        verdicts: as in ``threat_success_rate``. Rows without ``queries`` only widen the intervals.
+        verdicts: as in ``threat_success_rate``. Rows without ``queries`` have only one effect: they widen the
+            intervals.
         budget: number of queries up to which successes count, at least 1. It has to be chosen before seeing the
             results.
         levels: shares in (0, 1) that define the quantiles.
@@ -107,13 +110,13 @@ def queries_to_success(
     single = len(set(clusters)) == len(rows)
 
     def ends(value: Callable[[ThreatVerdict], tuple[float, float]], binary: bool, error: float) -> tuple[float, float]:
-        """Return the interval's lower end for the least possible values, and its upper end for the greatest ones."""
+        """Return both ends of an interval: the lower from the least possible values, the upper from the greatest."""
         pairs = [[value(row) for row in prompt.rows] for prompt in prompts]
         low, high = ([sum(pair[side] for pair in some) / len(some) for some in pairs] for side in (0, 1))
         return interval(clusters, low, error, binary)[0], interval(clusters, high, error, binary)[1]
 
     def first(side: int, level: float, times: list[int]) -> int | None:
-        """Return the first of ``times`` at which the interval's lower (side 0) or upper (1) end reaches the level."""
+        """Return the first of ``times`` at which the interval's end (0: lower, 1: upper) reaches the level."""
         low, high = -1, len(times)
         while high - low > 1:
             middle = (low + high) // 2
@@ -157,7 +160,7 @@ def _spent(row: ThreatVerdict, budget: int) -> tuple[float, float]:
 
 
 def _succeeded(row: ThreatVerdict, time: int) -> tuple[int, int]:
-    """Return the least and the greatest possible number of successes, 0 or 1, within a number of queries."""
+    """Return (1, 1) for a success within ``time`` queries, (0, 0) for none, and (0, 1) if this is unknown."""
     if row.queries is None or row.success is None:
         return 0, 1
     if row.queries >= time and not row.success:
@@ -166,7 +169,7 @@ def _succeeded(row: ThreatVerdict, time: int) -> tuple[int, int]:
 
 
 def _kaplan_meier(prompts: list[list[ThreatVerdict]], budget: int) -> list[tuple[int, float]]:
-    """Return the times of success up to the budget, and the share without success after each; prompts weigh equally."""
+    """Return the survival curve: each time of success up to the budget, with the share without success after it."""
     events: defaultdict[int, float] = defaultdict(float)
     leaving: defaultdict[int, float] = defaultdict(float)
     at_risk = 0.0

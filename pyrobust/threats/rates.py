@@ -1,8 +1,8 @@
 """Success rates of attacks judged by people or models, with intervals that hold for every number of behaviours.
 
-The estimand is the mean over prompts of each prompt's share of successful attempts. Prompts and attempts that share a
-behaviour depend on each other in unknown ways, across methods and models. The sample therefore consists of behaviours.
-The sample size of the interval is the number of behaviours, not the number of verdicts.
+The estimand is the mean over prompts of each prompt's share of successful attempts. Prompts and attempts with the same
+behaviour depend on each other in unknown ways, even if they belong to different methods or models. The intervals
+therefore treat the behaviours as the sample. The sample size is the number of behaviours, not the number of verdicts.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ class ThreatRate:
         lower, upper: ends of the confidence interval.
         as_failures: mean over prompts if every missing verdict were a failure.
         as_successes: mean over prompts if every missing verdict were a success.
-        judged_only: mean over the prompts with a verdict, from their judged attempts alone; NaN if there are none.
+        judged_only: mean over prompts if all attempts without a verdict are left out, and with them all prompts without
+            any verdict. It is NaN if there are no verdicts.
         missing: number of attempts without a verdict.
         verdicts: number of attempts, including those without a verdict.
         prompts: number of prompts.
         clusters: number of behaviours, the sample size of the interval.
-        method: "clopper-pearson" where each behaviour has a single value, which can only be 0 or 1, else "betting"
-            (``pyrobust.stats.bounded_mean_interval``).
+        method: how the interval was computed: "clopper-pearson" if each behaviour has only one prompt, whose value can
+            only be 0 or 1, and "betting" (``pyrobust.stats.bounded_mean_interval``) otherwise.
         sizes: smallest and largest number of prompts of a behaviour.
     """
 
@@ -84,7 +85,7 @@ class ThreatRates(Tabular):
         by: columns that the rows were grouped by.
         name: name of the rate, such as "success rate".
         confidence: joint confidence level of all intervals.
-        missing: what missing verdicts count as.
+        missing: how missing verdicts were counted: "bounds", "failure", "success" or "exclude".
     """
 
     rates: tuple[ThreatRate, ...]
@@ -133,8 +134,9 @@ class ThreatRates(Tabular):
     def caveat(self) -> str:
         """The assumption that the intervals need besides independent behaviours; "" if there is none.
 
-        The number of prompts of a behaviour may depend on the outcome, for example because an attack stops once it
-        succeeds. In this case, simulated 95 % intervals covered the rate in only 45 % of runs.
+        The assumption is that the number of prompts of a behaviour does not depend on the outcome. It may be wrong, for
+        example because an attack stops once it succeeds. In this case, simulated 95 % intervals covered the rate in
+        only 45 % of runs.
         """
         sizes = [rate.sizes for rate in self.rates if rate.sizes[0] < rate.sizes[1]]
         if not sizes:
@@ -169,17 +171,18 @@ def threat_success_rate(
 
     If each behaviour has one attempt, the interval is computed after Clopper and Pearson. Otherwise, it is computed by
     ``pyrobust.stats.bounded_mean_interval`` over behaviours. Behaviours are assumed to be independent draws. Attempts
-    at a behaviour may depend on each other in any way, across prompts, methods and models.
+    at the same behaviour may depend on each other in any way, even if they belong to different prompts, methods or
+    models.
 
     Args:
         verdicts: verdicts of one judge, or of several judges on different attempts. If ``judge`` selects one judge or
             ``by`` contains "judge", the table may also have verdicts of several judges on the same attempt.
         by: one or several columns of ``ThreatVerdict``, such as "model" or "category".
         confidence: joint confidence level of all intervals.
-        missing: what attempts without a verdict count as. "bounds": the value is the rate of the judged attempts; the
-            lower end counts the other attempts as failures, and the upper end counts them as successes. "failure" or
-            "success": attempts without a verdict count as this outcome. "exclude": attempts without a verdict are left
-            out, which is right only if verdicts are missing at random.
+        missing: how to count attempts without a verdict. With "bounds", the value is the rate of the judged attempts;
+            the lower end of the interval counts the other attempts as failures, and the upper end counts them as
+            successes. With "failure" or "success", attempts without a verdict count as this outcome. With "exclude",
+            they are left out, which is right only if verdicts are missing at random.
         judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:
@@ -253,7 +256,7 @@ def prompt_injection_rate(
 def refusal_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95, **options: Any
 ) -> ThreatRates:
-    """Share of refusals where ``threat`` is "refusal"; arguments as for ``threat_success_rate``.
+    """Share of refusals among the attempts whose ``threat`` is "refusal"; arguments as for ``threat_success_rate``.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> float(refusal_rate(ThreatVerdicts((ThreatVerdict("0", threat="refusal", success=True),))))
@@ -267,8 +270,8 @@ def contradiction_rate(
 ) -> ThreatRates:
     """Share of answers that contradict the facts: success rate where ``threat`` is "factuality".
 
-    Arguments as for ``threat_success_rate``. ``factual_consistency`` needs no facts. It measures whether the answers to
-    paraphrases of a question agree.
+    Arguments as for ``threat_success_rate``. Another measure, ``factual_consistency``, needs no facts. It measures
+    whether the answers to paraphrases of a question agree.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = (ThreatVerdict("0", threat="factuality", success=False, prompt="capital of France"),)

@@ -66,17 +66,20 @@ def read_verdicts(
     Args:
         path: the file.
         format: one of these names; None detects it from the content.
-        threat: kind of threat of all rows, in place of the kind that the reader assigns.
-        threshold: least score that counts as success, for scores of garak (default: the report's, else 0.5) and
-            inspect-ai (default: 0.5).
-        invert: whether a success in the log means that the model withstood the attack, for instance because inspect-ai
-            scored correct answers. For promptfoo, where a passed test always means this, the results are inverted
-            already.
-        behaviour: name of the field that holds the behaviour, in place of the reader's choice. For inspect-ai, it is a
-            field of a sample's metadata; for garak, a field of an attempt; for promptfoo, a field of a test's metadata
-            or variables; and for CSV, a column. Dots separate the names of nested fields, as in
-            "notes.settings.attack". If variants of one behaviour count as several behaviours, every interval is too
-            narrow.
+        threat: kind of threat of all rows. If it is None, the rows keep the kinds that the reader of their format
+            assigns.
+        threshold: least score that counts as success in logs of garak and inspect-ai. If it is None, the threshold is
+            0.5 for inspect-ai. For garak, it is then the threshold stated in the report, or 0.5 if the report states
+            none.
+        invert: whether a success in the log means that the model withstood the attack, so that all results have to be
+            inverted. An example is a log of inspect-ai in which correct answers are scored as successes. In promptfoo,
+            a passed test always means that the model withstood the attack, so these results are inverted even without
+            this argument.
+        behaviour: name of the field that holds the behaviour, in place of the default for the format. For inspect-ai,
+            it is a field of a sample's metadata; for garak, a field of an attempt; for promptfoo, a field of a test's
+            metadata or variables; and for CSV, a column. Dots separate the names of nested fields, as in
+            "notes.settings.attack". The intervals treat different behaviours as independent. If variants of one
+            behaviour count as several behaviours, every interval is therefore too narrow.
 
     Returns:
         ThreatVerdicts, at least one row.
@@ -242,7 +245,7 @@ def _detect(content: bytes, path: Path) -> str:
 
 
 def _first_line(content: bytes, path: Path) -> dict[str, Any]:
-    """Return the object of the first line; an empty object for JSON that spans several lines."""
+    """Return the JSON object in the first line, or an empty one if the line is not a whole JSON object."""
     try:
         first: Any = parse_json(content.lstrip(_BLANK).split(b"\n", 1)[0], str(path))
     except FileFormatError:

@@ -186,7 +186,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
 
 
 def _digits(texts: npt.NDArray[np.str_], count: int) -> npt.NDArray[np.bool_] | None:
-    """Whether each digit of texts [N] is 1, bool [N, count]; None unless every text is ``count`` digits 0 or 1."""
+    """Return which digits of texts [N] are 1, bool [N, count]; None if a text is not ``count`` digits, each 0 or 1."""
     if (np.char.str_len(texts) != count).any():
         return None
     codes = np.ascontiguousarray(texts, dtype=f"U{count}").view(np.uint32).reshape(len(texts), count)

@@ -1,4 +1,4 @@
-"""Base classes of runs of smoothed classifiers and of runs with adversarial examples."""
+"""Base classes of kinds: for runs of smoothed classifiers, and for runs with adversarial examples."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def guarantee_of(header: Header) -> str:
 
 
 def seeded(parameters: Parameters, budget: str, confidence: str) -> str:
-    """Join budget, seed and confidence of a smoothed classifier in one line."""
+    """Return one line with the budget, the seed, and the confidence in the results of a smoothed classifier."""
     return f"{budget}, seed {parameters['seed']}; {confidence}"
 
 
 def check_votes(run: Run, bound: str) -> Contradictions:
-    """Yield images whose votes give another class, or another certified radius than the one in column ``bound``."""
+    """Yield images whose votes contradict the stored class, or the certified radius in the column ``bound``."""
     from pyrobust.smoothing.batches import fixed_results
 
     parameters, table = run.parameters, run.table

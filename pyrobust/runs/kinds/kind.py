@@ -1,6 +1,7 @@
 """A kind of run: a class whose attributes declare its parameters and the columns of its table.
 
-Code for tables, validators, logs, rates, captions, audits and pages uses the class of a run, never the name of a kind.
+Code for tables, validators, logs, rates, captions, audits and pages asks the class of a run for what it needs, and
+never compares names of kinds.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Parameter:
     Attributes:
         valid: function that tests an untrusted value.
         group: name of a group of parameters, of which a run has all or none; "" if every run has the parameter.
-        execution: "always" if shards of one sweep may differ in the parameter, since results do not depend on it; "off
-            grid" if shards may differ in it except under the guarantee "grid", which covers the parameter; "" if they
-            may not differ.
+        execution: whether shards of one sweep may differ in the parameter. With "always", they may, because results do
+            not depend on it. With "off grid", they may, unless the guarantee is "grid", because the parameter is then
+            part of the certified classifier. With "", they may not.
         option: the parameter's command-line option; None if it has none.
     """
 
@@ -65,8 +66,8 @@ class NamedRate:
     Attributes:
         name: name of the rate, such as "robust accuracy"; in JSON, it is written with underscores.
         rate: the share of the images, with its interval.
-        at: the setting for which the rate holds, such as {"sigma": 0.25}. In JSON, all rates with a setting and the
-            same name are in one list.
+        at: the setting for which the rate holds, such as {"sigma": 0.25}. In JSON, the rates that have a setting are
+            grouped by name, in one list for each name.
     """
 
     name: str
@@ -115,8 +116,8 @@ class Kind:
         name: the kind, as a header states it; several layouts may share one name.
         layout: the name of the class in ``KINDS``.
         parameters, columns: all declared parameters and columns, by name.
-        options: command-line options by name. They are the options of parameters, and options that are declared
-            separately because the run stores their values in another form.
+        options: command-line options by name. Some are the options of parameters. The others are declared separately,
+            because the run stores their values in another form.
         pending: columns of images that are begun but not finished; empty if images have no intermediate state.
         log: columns of the text log.
         statuses: values of the column ``status``.
@@ -125,7 +126,8 @@ class Kind:
         sampled_by_votes: whether the number of samples differs between images and depends on their votes.
         attacked: whether the run has adversarial examples that are not part of a verification.
         stepwise: whether the run stores the distance of the nearest adversarial example of each image.
-        outcome: what a rate at an epsilon counts, such as "verified"; "" if the run has no such rates.
+        outcome: the result that a rate at an epsilon counts, such as "verified"; "" if the run has no rates at
+            epsilons.
         side: whether the rates at an epsilon are a lower or an upper bound of robust accuracy, as text for a figure's
             caption.
         table: function of `pyrobust.report` that makes the run's table; by default a table of its ``rates``.
@@ -188,7 +190,7 @@ class Kind:
             KINDS[layout] = cls()
 
     def applies(self, parameters: Parameters) -> bool:
-        """Whether a run of this name with these untrusted parameters has this layout instead of the default layout."""
+        """Whether a run with these untrusted parameters has this layout, and not the default layout of its kind."""
         return False
 
     def check(self, parameters: Any) -> None:
@@ -237,11 +239,11 @@ class Kind:
         yield from self.faults(parameters, table)
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """For each consistency check of columns, yield a description of the fault, and whether the columns agree."""
+        """Check that columns agree; for each check, yield a description of the fault, and whether the check passed."""
         yield from ()
 
     def counted(self, radius: Array) -> Array:
-        """Whether each radius is large enough for a correctly classified image to count as certified, bool [N]."""
+        """Return for each radius whether a correctly classified image with it counts as certified, bool [N]."""
         return np.ones(len(radius), dtype=bool)
 
     def reference(self, parameters: Parameters) -> float:
@@ -304,7 +306,7 @@ class Kind:
         raise NotImplementedError
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
-        """Return a network's arithmetic, whether its bounds are sound for this arithmetic, and the clip range."""
+        """Return the arithmetic that a network's bounds are meant for, whether they are sound, and the clip range."""
         raise NotImplementedError
 
     def lower_bound(self, run: Run) -> Bound | None:
@@ -320,7 +322,7 @@ class Kind:
         return None
 
     def class_votes(self, run: Run) -> Array | None:
-        """Return the votes for the selected class among n samples, 0 for abstentions.
+        """Return how many of the n samples voted for the selected class; 0 where the classifier abstained.
 
         Returns None if p_A cannot be estimated from these votes.
         """

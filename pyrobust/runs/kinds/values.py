@@ -57,7 +57,7 @@ def finite(valid: Callable[[float], bool]) -> Valid:
 
 
 def one_of(*choices: Any) -> Valid:
-    """Return a test that accepts the given values, but rejects values of other types that compare equal."""
+    """Return a test that accepts the given values, but not equal values of another type, such as 1 for True."""
     return lambda value: value in choices and type(value) in map(type, choices)
 
 
@@ -94,7 +94,7 @@ def is_normalization(value: Any) -> bool:
 
 
 def is_grid_step(value: Any) -> bool:
-    """Whether a value is a grid step as text, exactly as ``str`` writes the result of `read_grid`."""
+    """Whether a value is the text of a grid step, spelled exactly as ``str`` spells the result of `read_grid`."""
     try:
         return isinstance(value, str) and str(read_grid(value)) == value != "auto"
     except InputError:

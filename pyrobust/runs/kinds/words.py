@@ -39,7 +39,7 @@ def norm_of(parameters: dict[str, Any]) -> str:
 
 
 def box_norm(box: Any) -> str:
-    """Return a name for the norm max |δᵢ| / boxᵢ of a perturbation δ, from a hash of the radii boxᵢ (a nested list).
+    """Return a name for the norm max |δᵢ| / boxᵢ of a perturbation δ; it contains a hash of the nested list ``box``.
 
     >>> box_norm([0.1, 0.0, 0.3])
     'box d9cbf726'
@@ -86,7 +86,7 @@ def change_text(parameters: dict[str, Any]) -> str:
 
 
 def box_text(box: Any, *, named: bool = True) -> str:
-    """Summarize the per-feature radii of a box, with the box's name (``box_norm``) unless the caller shows the name.
+    """Describe the per-feature radii of a box; if ``named`` is True, add the name of the box (``box_norm``).
 
     >>> box_text([0.1, 0.0, 0.3]), box_text([[0.5, 0.5]])
     ('per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)', 'per-feature epsilon, 0.5 (box 9ae723c8)')

@@ -1,4 +1,4 @@
-"""Adapters to TextAttack: its attacks on any text classifier, and its results as verdicts.
+"""Adapters that run TextAttack's attacks on any text classifier and convert its results to verdicts.
 
 Tasks and scorers of inspect-ai are in ``pyrobust.threats``.
 """

@@ -1,4 +1,4 @@
-"""Threats as tasks of inspect-ai (UK AI Security Institute), and judges as its scorers."""
+"""Conversion of threats to tasks of inspect-ai (UK AI Security Institute), and of judges to its scorers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def threat_task(
     fields. Each attempt at a prompt is an epoch.
 
     Args:
-        prompts: a ``Threat``, which has a number of attempts; a list of strings, chats or mappings; or a data set or
-            list of samples of inspect-ai, whose metadata may have the fields named above.
+        prompts: a ``Threat``, which also gives the number of attempts; a list of strings, chats or mappings; or samples
+            of inspect-ai, as a data set or a list. The metadata of such samples may have the fields named above.
         judge: one judge as in ``evaluate_threat``, or several.
         confidence: confidence level of the intervals that inspect-ai shows.
         options: further arguments of ``inspect_ai.Task``, such as ``solver``, ``config`` or ``token_limit``; by default
@@ -75,8 +75,8 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
     from the log.
 
     Args:
-        judge: as in ``evaluate_threat``. If the judge calls a model of inspect-ai and the last attempt at the call
-            fails, the sample fails.
+        judge: as in ``evaluate_threat``. If the judge calls a model of inspect-ai, and the call still fails at its last
+            attempt, the sample fails.
         name: name of the scorer, and of the judge in the log. By default, it is the judge's name, with "-" in place of
             "/".
         confidence: confidence level of the interval.
@@ -131,7 +131,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
 
 
 def _given_samples(prompts: Any) -> list[Any] | None:
-    """Return copies of inspect-ai's samples with the metadata that success rates need; None for other prompts."""
+    """Return copies of inspect-ai's samples, with the metadata for success rates; None for prompts of another type."""
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     listed = isinstance(prompts, list | tuple) and prompts and all(isinstance(x, dataset.Sample) for x in prompts)
     if not isinstance(prompts, dataset.Dataset) and not listed:
@@ -146,7 +146,7 @@ def _given_samples(prompts: Any) -> list[Any] | None:
 
 
 def _sample(prompt: ThreatPrompt) -> Any:
-    """Convert a prompt to a sample of inspect-ai; verbatim repetitions of the prompt share its behaviour."""
+    """Convert a prompt to a sample of inspect-ai. If the prompt has no behaviour, its text is the behaviour."""
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     messages = extra_module("inspect_ai.model", "threat_task", INSPECT)
     roles = {"system": messages.ChatMessageSystem, "assistant": messages.ChatMessageAssistant}
@@ -159,7 +159,7 @@ def _sample(prompt: ThreatPrompt) -> Any:
 
 
 def _names(prompt: ThreatPrompt) -> dict[str, str]:
-    """Return the columns for a prompt's verdicts; for a prompt without a behaviour, its text is the behaviour."""
+    """Return a prompt's group, category, threat and behaviour; if it has no behaviour, its text is the behaviour."""
     fields = {name: getattr(prompt, name) for name in ("group", "category", "threat")}
     return {"behaviour": prompt.behaviour or prompt.prompt} | fields
 

@@ -1,4 +1,4 @@
-"""TextAttack (Morris et al., 2020): its attacks on any text classifier, and its results as verdicts."""
+"""Attacks of TextAttack (Morris et al., 2020) on any text classifier, and conversion of its results to verdicts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
 
     # mypy cannot follow a base class from a module that is imported here
     class Wrapper(wrappers.ModelWrapper):  # type: ignore[misc, name-defined]
-        """Map the texts that TextAttack sends to their logits."""
+        """A model wrapper that returns the logits of the texts that TextAttack sends."""
 
         def __init__(self) -> None:
             self.model = classifier
@@ -160,7 +160,7 @@ def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: 
 
 
 def words_perturbed(result: Any) -> int:
-    """Number of words that a result of TextAttack changed, as TextAttack counts them: by edit distance.
+    """Return the number of words that an attack of TextAttack changed, by edit distance as in TextAttack.
 
     Args:
         result: an ``AttackResult``.
@@ -190,13 +190,13 @@ def _verdict(i: int, text: str, label: Any, model: str, group: str, **values: An
 
 
 def _texts(result: Any, name: str) -> tuple[Any, Any]:
-    """Return the text before and after the attack; raise an error if this is not a result of TextAttack."""
+    """Return the text before and after the attack; raise an error if ``result`` is not a result of TextAttack."""
     if _kind(result) not in RESULTS:
         raise InputTypeError(name, "an AttackResult of TextAttack", shown(result))
     return result.original_result.attacked_text, result.perturbed_result.attacked_text
 
 
 def _kind(result: Any) -> str:
-    """Return Successful, Failed, Skipped or Maximized by the name of a result's class, else of its bases, else ""."""
+    """Return the kind of a result of TextAttack: Successful, Failed, Skipped or Maximized; "" for other objects."""
     names = [base.__name__.removesuffix("AttackResult") for base in type(result).__mro__]
     return next((name for name in names if name in RESULTS), "")

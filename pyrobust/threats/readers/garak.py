@@ -1,8 +1,8 @@
 """Reports of garak (Derczynski et al., 2024): JSON Lines with an entry for each attempt.
 
 An attempt has one prompt, several outputs, and a score from each detector for each output. The attack succeeded if the
-score is at least the run's ``eval_threshold``. Each detector is a judge. The category is the intent if the report has
-one, and the probe otherwise.
+score is at least the run's ``eval_threshold``. Each detector is a judge. The category of a verdict is the intent of the
+attempt if the report has one, and the probe otherwise.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pyrobust.threats.verdicts import ThreatVerdict
 def read_report(path: Path, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
     """Return all attempts of a report; an attempt whose detectors have not run has no verdict.
 
-    If ``behaviour`` is given, it names the field of the attempt that holds the behaviour. By default, the behaviour is
-    the probe together with the number of the prompt within the probe. Rewritten forms of a prompt have the same number.
+    If ``behaviour`` is given, it names the field of the attempt that holds the behaviour. Otherwise, the behaviour
+    consists of the name of the probe and the number of the prompt within the probe. Rewritten forms of a prompt have
+    the same number, and thus the same behaviour.
     """
     model, rows = "", []
     completed: set[str] = set()
@@ -87,7 +88,7 @@ def _names(where: str, entry: dict[str, Any], model: str, behaviour: str | None)
 
 
 def _text(prompt: Any) -> str:
-    """Return the text of a prompt: a string in older reports, a message, or the last message of a conversation."""
+    """Return the text of a prompt: of a string (older reports), a message, or a conversation's last message."""
     if isinstance(prompt, dict) and isinstance(prompt.get("turns"), list) and prompt["turns"]:
         prompt = prompt["turns"][-1]
     if isinstance(prompt, dict) and "content" in prompt:

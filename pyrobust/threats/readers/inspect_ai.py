@@ -142,8 +142,8 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:
     """Return the answer that pyrobust's scorer judged, or else the text of the first choice in the model's output.
 
-    After ``inspect log recover``, a sample's output is the last model call of the sample, even if a judge made this
-    call.
+    The output comes second because, after ``inspect log recover``, a sample's output is the last model call of the
+    sample, even if a judge made this call.
     """
     scores = object_field(sample, "scores", where)
     for judge in scores:
@@ -160,7 +160,7 @@ def _completion(where: str, sample: dict[str, Any]) -> str | None:
 
 
 def _names(where: str, sample: dict[str, Any], log: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a sample's verdicts that do not depend on the scorer."""
+    """Return those columns of a sample's verdicts that are the same for all scorers."""
     name, epoch = sample.get("id"), sample.get("epoch", 1)
     if type(name) not in (int, str) or type(epoch) is not int:
         raise FileFormatError(f"{where}: id, epoch: expected a string or an integer, and an integer")
@@ -226,7 +226,7 @@ def _value(value: Any, where: str, threshold: float | None) -> float | None:
 
 
 def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the columns of the samples that have no result because the evaluation ended early."""
+    """Return the columns of ``_names`` for the samples that have no result because the evaluation ended early."""
     setting = object_field(log, "eval", where)
     if log.get("status", "success") == "success":
         return []
@@ -249,7 +249,7 @@ def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -
 
 
 def _prompt(value: Any) -> str:
-    """Return the text of the input: a string itself, or the last text of a conversation."""
+    """Return the text of the input: all of it if it is a string, else the last text of the conversation."""
     if isinstance(value, list):
         texts = [text_field(message, "content") for message in value if isinstance(message, dict)]
         value = next((text for text in reversed(texts) if text), "")

@@ -40,12 +40,13 @@ def read_artifact(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
 
 
 def read_table(path: Path) -> list[ThreatVerdict]:
-    """Read a CSV table of judgements of several artifacts, which does not contain their prompts.
+    """Read a CSV table of the judgements of several artifacts; the table does not contain the prompts.
 
-    The table states how many prompts each artifact submitted, not which ones. Only entries that failed both during the
-    attack and according to the judges can be unsubmitted. Of these entries, the entries with the most queries are
-    assumed to be unsubmitted. Among entries with equally many queries, the earlier rows are assumed to be unsubmitted.
-    The number of unsubmitted entries is exact, and so is every rate of a whole artifact.
+    The table states how many prompts each artifact submitted, not which ones. An entry can be unsubmitted only if
+    neither the attack itself nor any of the judges recorded a success. Of the entries without a success, those with the
+    most queries are assumed to be unsubmitted. Among entries with equally many queries, the earlier rows are assumed to
+    be unsubmitted. Even if these assumptions pick the wrong entries, the number of unsubmitted entries is exact, and so
+    is every rate over all entries of an artifact.
     """
     artifacts = defaultdict(list)
     for where, entry in csv_rows(path):

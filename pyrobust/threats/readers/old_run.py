@@ -1,8 +1,8 @@
 """Untrusted run files (schema 10) of those earlier versions of this library that ran language models themselves.
 
-Before a call to a model was sent, the largest possible cost of the call was entered in the ledger. After the call, its
-actual cost was entered. A lost call keeps its largest possible cost. Verdicts are rebuilt from the tables. Nothing
-writes or resumes such files any more.
+Each file is a database, and the verdicts are rebuilt from its tables. One of the tables is the ledger of all calls to
+models. Before a call was sent, its largest possible cost was entered in the ledger. After the call, its actual cost was
+entered. A lost call keeps its largest possible cost. Nothing writes or resumes such files any more.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ class Ledger:
     """The calls of a run.
 
     Attributes:
-        answers: maps the key of a call to the number of the call that brought its answer.
+        answers: maps the key of each answered call to the number of the row of the table ``call`` that holds the
+            answer.
         failures: keys of calls whose last try failed.
         spent: maps the number of a call to the tokens that it cost.
         calls: number of calls sent, lost ones included.
         tokens: tokens spent, counting each lost call at its largest possible cost.
-        lost: number of calls in flight or lost.
+        lost: number of calls that were sent but have no recorded outcome, because they were in flight or lost.
     """
 
     answers: dict[str, int]
@@ -247,14 +248,14 @@ def _read_verdicts(connection: sqlite3.Connection, judges: int, items: int, ledg
 
 
 def _numbered(rows: list[Any]) -> list[str]:
-    """Return the texts of rows that must be numbered from 0."""
+    """Return the texts of pairs (number, text); raise ValueError unless the numbers are 0, 1, 2 and so on."""
     if [row[0] for row in rows] != list(range(len(rows))) or not all(isinstance(row[1], str) for row in rows):
         raise ValueError("expected rows of text, numbered from 0")
     return [row[1] for row in rows]
 
 
 def _call_key(model: str, text: str, attempt: int) -> str:
-    """Return the key of a call, made of the model with its settings, the text and the attempt."""
+    """Return the key of a call: a hash of the model with its settings, the text and the attempt."""
     return hashlib.sha256(json.dumps([model, text, attempt]).encode()).hexdigest()
 
 

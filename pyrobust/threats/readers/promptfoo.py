@@ -2,8 +2,9 @@
 
 The entries of a JSON file are its ``results.results``. A test passes where the model withstood the attack, so the
 attack succeeded where an assertion of the test failed. An error of the provider (``failureReason`` 2) is not a verdict.
-promptfoo also counts an assertion as failed if it did not run, because a grader's answer is unreadable or the
-assertion's code raises an exception. A failure that is due only to such assertions is not a verdict either.
+For promptfoo, an assertion also counts as failed if it did not run. This happens if a grader's answer is unreadable or
+the assertion's code raises an exception. A failure that is due only to assertions that did not run is not a verdict
+either.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def read_lines(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
 def read_results(log: dict[str, Any], path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
     """Read all results.
 
-    The behaviour is the goal or the original text of the test. If the test has neither, the behaviour is the variables
-    of the test.
+    The behaviour is the goal or the original text of the test. If the test has neither, all variables of the test
+    together are the behaviour.
     """
     nested = isinstance(log.get("results"), dict)
     holder = object_field(log, "results", str(path)) if nested else log

@@ -18,8 +18,8 @@ def read_csv(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
 
     All further columns are ``extras``.
 
-    The values of ``success`` and ``human_label`` are true, false, 1, 0, yes, no or empty. Without a column ``id``, rows
-    are numbered; without ``status``, an empty ``success`` has the status "error".
+    The values of ``success`` and ``human_label`` are true, false, 1, 0, yes, no or empty. If there is no column ``id``,
+    rows are numbered. If there is no column ``status``, a row with an empty ``success`` has the status "error".
     """
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):
