@@ -1,4 +1,4 @@
-"""Decimal arithmetic for proving bounds, and the constants of the search for a provable bound."""
+"""Decimal arithmetic for proofs of bounds, and the constants of the searches for bounds that can be proved."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import Final
 
 MARGIN: Final = 2.0**-40
-"""Distance by which a guess is moved to the safe side, relative to min(p, 1 - p), or to |z| for the normal quantile.
+"""Relative distance by which each guess of a bound p or a normal quantile z is moved to the safe side before its proof.
 
-The value 9e-13 is above the usual error of the guess, so the first proof usually succeeds. It is also far below
-anything visible in a radius. Only tightness depends on this distance, not soundness: the returned bound lies within 4
-margins plus 8 units in the last place of the exact bound.
+The distance is relative to min(p, 1 - p) for a bound p, and to |z| for a quantile z. The value 2**-40, about 9e-13, is
+above the usual error of the guess, so the first proof usually succeeds. It is also far too small to change a certified
+radius visibly. The distance affects only how tight the returned bounds are; they are sound for any distance. A returned
+bound is within 4 times this distance plus 8 units in the last place of the exact bound.
 """
 
 MAX_NEWTON: Final = 100

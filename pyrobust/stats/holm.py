@@ -11,7 +11,7 @@ from pyrobust.errors import InputError
 
 
 def holm(p_values: Iterable[float]) -> list[float]:
-    """Adjust the p-values of several tests, so that rejecting those ≤ alpha makes any error with probability ≤ alpha.
+    """Adjust the p-values of several tests so that P(any false rejection) ≤ alpha if all values ≤ alpha are rejected.
 
     Let p₍₁₎ ≤ … ≤ p₍ₘ₎ be the p-values in ascending order. The i-th adjusted value is the maximum, over j ≤ i, of
     min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). Whatever the dependence between the tests, the probability that any true

@@ -1,7 +1,8 @@
 """Exact outcome probabilities of a sequential rule, by dynamic programming over the number of successes.
 
-The distribution of the number of successes is propagated from look to look, and the decided probability mass is removed
-at each look. No probability is subtracted from another. Every value is a sum of products of positive doubles, so
+The distribution of the number of successes is propagated from look to look, that is, from one sample size at which the
+image is judged to the next. At each look, the counts that certify the image or give it up are removed from the
+distribution. No probability is subtracted from another. Every value is a sum of products of positive doubles, so
 relative errors only add up. These errors grow by at most a few units of rounding per sample. Mass in the far tails is
 dropped, and its amount is recorded.
 """
@@ -163,7 +164,7 @@ def lattice_outcome(
 
 
 def exact_error(rule: SequentialRule, p0: float) -> LatticeOutcome:
-    """Exact error probability of a rule that decides whether p >= p0, from the outcome for p just below p0.
+    """Compute the exact probability that a rule falsely certifies p >= p0, the largest over all p < p0.
 
     Every certificate of an image with p below p0 is false. The probability of a certificate increases with p, so the
     result is the largest error over all p < p0.

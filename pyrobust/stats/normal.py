@@ -1,8 +1,8 @@
 """Normal quantiles, rounded down.
 
-As for the binomial bounds, the library function's value is only a first guess. The returned quantile is proved by
-bounding its normal probability in decimal arithmetic with as many digits as needed. If no guess passes this proof, -inf
-is returned.
+SciPy's ``ndtri`` only supplies a first guess, as SciPy's functions do for the binomial bounds. The returned quantile z
+is proved: its normal probability Phi(z) is bounded in decimal arithmetic, with as many digits as needed, and must be at
+most p. If no guess passes this proof, -inf is returned.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def population_sequence(
 def _last_open(
     inside: CountArray, outside: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> CountArray:
-    """Find, by bisection, the K nearest to the impossible value ``outside`` among those not proved to be excluded."""
+    """Return the last K from ``inside`` towards ``outside`` that ``_excluded`` does not exclude, found by bisection."""
     while (np.abs(outside - inside) > 1).any():
         middle = (inside + outside) // 2
         excluded = _excluded(np.clip(middle, a, total - f), a, f, total, alpha)
@@ -95,7 +95,7 @@ def _last_open(
 def _excluded(
     k: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> npt.NDArray[np.bool_]:
-    """Whether W(K) >= 1/alpha is certain for K in [A, N - F]."""
+    """Whether W(k) >= 1/alpha is certain in spite of rounding errors; k must be in [A, N - F]."""
     n, others = a + f, total - k
     terms = np.broadcast_arrays(
         gammaln(a + 0.5),

@@ -23,7 +23,7 @@ def looks(n_max: int) -> tuple[int, ...]:
 
     The step from one sample size to the next is about 1/16 of the sample size, and at least 16 samples. Only the last
     step, which ends at n_max, may be smaller. A confidence sequence holds at all sample sizes, so additional looks use
-    no part of alpha. A decision is delayed at most until the next look.
+    no part of alpha. Compared with a judgement after every sample, a decision is delayed at most until the next look.
 
     Args:
         n_max: last sample size, in [1, 10**9].
@@ -50,7 +50,7 @@ def looks(n_max: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class SequentialRule:
-    """Sequential decisions on p >= p0 that depend only on the counts at fixed looks.
+    """Rule that certifies p >= p0 or gives up, from the counts of successes at sample sizes fixed in advance (looks).
 
     An image is certified if the lower limit of the confidence sequence has reached p0 at some look. A hybrid rule
     reserves a share of alpha for one Clopper-Pearson bound at n_max. The sequence gets the rest of alpha. By the union
@@ -60,18 +60,20 @@ class SequentialRule:
     An image is given up if a certificate is no longer worth the expected number of samples that it would take
     (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha. The price of the samples
     only determines how many certificates are lost. The more alpha is reserved for n_max, the more images have to reach
-    n_max to be certified. The price is therefore multiplied by the square of the sequence's share of alpha.
+    n_max to be certified. To give up fewer of them, the price is multiplied by the square of the sequence's share of
+    alpha, (1 - ``hybrid``)**2.
 
     An image is undecided if it is neither certified nor given up by n_max samples.
 
     Attributes:
         n_max: sample size at which sampling ends.
-        alpha: probability that an image is falsely certified for at least one p0.
+        alpha: allowed probability that an image is falsely certified. If an image is tested at several p0, this is the
+            allowed probability of a false certificate for at least one of them.
         hybrid: share of alpha that the bound at n_max takes, in [0, 1). With 0, the sequence gets all of alpha. A share
             of 0.01 hardly changes the sequence, and gives a better bound at n_max than the sequence does.
         price: cost of n_max samples in units of the value of a certificate. With a price of 0.5, for example, n_max
-            samples are worth drawing if they give a certificate with probability 1/2. The price is lowered if the
-            sequence has only a part of alpha.
+            samples are worth drawing if they give a certificate with probability 1/2. If ``hybrid`` is above 0, the
+            rule lowers this price, as explained above.
 
     Raises:
         InputError: n_max, alpha, hybrid or price is out of range.
@@ -107,19 +109,19 @@ class SequentialRule:
 
     @property
     def alpha_fixed(self) -> float:
-        """Part of alpha for the bound at n_max."""
+        """Part of alpha that the Clopper-Pearson bound at n_max gets."""
         return self.alpha * self.hybrid
 
     @property
     def alpha_sequence(self) -> float:
-        """Part of alpha for the confidence sequence: the rest of alpha, rounded down."""
+        """Part of alpha that the confidence sequence gets: alpha minus ``alpha_fixed``, rounded down."""
         if not self.hybrid:
             return self.alpha
         return math.nextafter(self.alpha - self.alpha_fixed, 0.0)
 
     @property
     def sample_price(self) -> float:
-        """Price of one sample, in certificates."""
+        """Price of one sample, in units of the value of a certificate."""
         return self.price * (1.0 - self.hybrid) ** 2 / self.n_max
 
     def target(self, p0: float) -> float:

@@ -1,7 +1,8 @@
 """Krichevsky-Trofimov confidence sequence for a proportion: bounds valid at all sample sizes at once, rounded outward.
 
-A gambler bets on each trial with the odds of Krichevsky and Trofimov (1981) against a coin of probability p. After A
-successes and F failures in N trials, the wealth of this gambler is
+A gambler bets on the outcome of each trial. The stakes follow the estimate of the success probability by Krichevsky and
+Trofimov (1981), and the pay-out is fair for a coin with success probability p. After A successes and F failures in N
+trials, the wealth of this gambler is
 
     W(p) = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(N + 1) p^A (1 - p)^F).
 
@@ -16,10 +17,11 @@ remainder for ln Gamma(N + 1). Moreover,
 
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
-and every rounding error is small relative to its own term, because p enters only through d. Newton's method finds d.
-Let S be ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N). The returned limit is valid in spite of rounding: N D is
-lowered by _ROUNDING times the size of its terms, S is raised by _ROUNDING times the size of its terms, and the lowered
-N D must be at least the raised S.
+and p enters only through d, which Newton's method finds. The rounding error of each term is therefore small relative to
+this term. Let S be ln(1/alpha) + ln(pi N / 2)/2 + h(A) + h(F) + g(N). Then W(p) >= 1/alpha means N D >= S. The returned
+limit is valid in spite of rounding, because this inequality is tested with a reserve: N D is lowered by _ROUNDING times
+the total size of its terms, S is raised by _ROUNDING times the total size of its own terms, and the lowered N D must be
+at least the raised S.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> Fl
 
 
 def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: FloatArray) -> tuple[FloatArray, ...]:
-    """Return the terms A ln(A / a) and F ln((F + d) / F), whose difference is N D at N p = a = A - d."""
+    """Return A ln(A / a) and F ln((F + d) / F), where a = N p and d = A - a; their difference is N D."""
     # The smaller of a and d is exact and enters the logarithm.
     small = d <= 0.5 * successes
     gain = np.where(small, -np.log1p(-np.where(small, d, 0.0) / successes), np.log(successes / np.where(small, 1.0, a)))
@@ -98,7 +100,7 @@ def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: F
 
 
 def _limit(successes: CountArray, failures: CountArray, alpha: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return a = N p and d = A - a for a lower limit p with proved W(p) >= 1/alpha; a = 0 if unproved. Needs A >= 1."""
+    """Return N p and A - N p for a lower limit p with a proof of W(p) >= 1/alpha; p = 0 without a proof. A >= 1."""
     bound = _bound(successes, failures, alpha)
     wins, losses = successes.astype(np.float64), failures.astype(np.float64)
     trials = wins + losses
@@ -181,7 +183,8 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
 
     Returns:
         Float64 array of the broadcast shape, zero-dimensional for scalars. The result is never below the exact limit
-        nor above 1, and as close to the exact limit as sequence_lower's result.
+        nor above 1. It is as close to the exact upper limit as the result of ``sequence_lower`` is to the exact lower
+        limit.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -218,7 +221,7 @@ def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> Coun
 def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """Find, near ``count``, the last one in direction -step that meets a monotone condition; outside [0, N] if none."""
+    """Return the smallest count (step 1) or the largest (step -1) that meets ``holds``; N + 1 or -1 if none does."""
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))

@@ -1,11 +1,12 @@
-"""Stopping for futility: when further samples of an image cost more than their possible certificate is worth.
+"""Stopping for futility: giving up an image when the chance of a certificate is not worth the cost of more samples.
 
-This is optimal stopping by backward dynamic programming (Bellman, 1957). Chernoff and Ray (1965) treat the choice
-between a known and an unknown coin. A certificate is worth 1, a sample costs ``price``, and the success probability p
-has Jeffreys' prior. A look is a sample size at which the image is judged by its count of successes. The value of an
-undecided count is the expected value at the next look minus the price of the samples until then. If this difference is
-not positive, the image is given up. Nothing here is rounded outward, because a wrong decision to give up only loses
-certificates. In very rare cases, a resulting count may differ by one between processors.
+This is optimal stopping by backward dynamic programming (Bellman, 1957). Chernoff and Ray (1965) treat a problem of
+this kind, the choice between a coin of known and a coin of unknown probability. A certificate is worth 1, a sample
+costs ``price``, and the success probability p has Jeffreys' prior. A look is a sample size at which the image is judged
+by its count of successes. The value of an undecided count is the expected value at the next look minus the price of the
+samples until then. If this difference is not positive, the image is given up. Nothing here is rounded outward, because
+a wrong decision to give up only loses certificates. In very rare cases, a resulting count may differ by one between
+processors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Word substitutions on text classifiers: attacks and certificates that allow the same substitutes at each position."""
+"""Word substitutions in texts: attacks on text classifiers, and certificates for the same sets of substitutes."""
 
 from pyrobust.text.bounds import WordBounds, certified_substitutions, certify_words
 from pyrobust.text.classifier import WordClassifier, pad_choices

@@ -80,10 +80,11 @@ class WordAttack(ABC):
     ) -> WordAttackResult:
         """Attack each text that is classified correctly; if targeted, each text that is not predicted as its target.
 
-        The texts do not influence each other, although those under attack share batches. Rounding in a batch cannot
-        cause a success. If the two largest logits of a text are so close that rounding may have decided between them,
-        the text is run again alone. This repetition counts as a query. Apart from it, the attack on one text never
-        sends the same text to the model twice. The same arguments give the same result.
+        The texts do not influence each other, although those under attack share batches. No text succeeds only because
+        of rounding in its batch. If the two largest logits of a text are so close that rounding may have decided
+        between them, the text is run again alone, and only the second result counts. This repetition counts as a query.
+        Apart from it, the attack on one text never sends the same text to the model twice. The same arguments give the
+        same result.
 
         Args:
             texts: N strings.
@@ -123,7 +124,7 @@ class WordAttack(ABC):
         return word_substitutions(split.words, self.synonyms, self.constraints)
 
     def _attacked(self, text: str, label: int, targeted: bool) -> Query[dict[str, Any]]:
-        """Attack one text; return its items of ``WordAttackResult`` as a dictionary."""
+        """Attack one text; return its row of the ``WordAttackResult`` as a dictionary."""
         split = split_words(text)
         search = TextSearch(split, self._sets(split), label, targeted, self.max_queries)
         (clean,) = yield from search.judge([text])
@@ -150,7 +151,7 @@ class WordAttack(ABC):
         """Find a candidate with at most ``max_changes`` changes that fools the model, else one of lowest margin."""
 
     def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:
-        """Judge the options within the constraints; return those judged, and whether the queries sufficed for all."""
+        """Judge the options that the text constraints allow; return those judged, and whether the queries sufficed."""
         texts = [(changes, search.text(changes)) for changes in options]
         kept = [(c, t) for c, t in texts if all(allow(search.original, t) for allow in self.text_constraints)]
         judgements = yield from search.judge([text for _, text in kept])

@@ -85,17 +85,16 @@ def certify_words(
     The texts form the product :math:`S_1 \times \dots \times S_L`, where :math:`S_i` is the set of words allowed at
     position i, as in Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving
     verified robustness to symbol substitutions via interval bound propagation" (both 2019). The number of texts is
-    exponential in L, but all texts are bounded in one pass. Both papers propagate the interval of each coordinate over
-    the words. Here, linear functions of the word vectors are bounded over the words themselves. This happens before the
-    first nonlinear layer and, with "crown" and "crown-ibp", also at the output. The minimum of a linear bound A·x + b
-    is
+    exponential in L, but all texts are bounded in one pass. Both papers put a box around the vectors of the words at
+    each position, and propagate this box. Here, linear functions of the word vectors x are bounded over the vectors of
+    the allowed words themselves. Bounds are computed in this way before the first nonlinear layer and, with "crown" and
+    "crown-ibp", also at the output. The minimum of a linear bound A·x + b is
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
     where E(w) is the vector of word w. This minimum is exact for a network that is linear in the vectors. If at most d
-    words are replaced at once, each position has two values: the minimum over its words, and the value of its original
-    word. The minimum replaces the value of the original word only at the d positions where these two values differ
-    most.
+    words are replaced at once, only d positions contribute the minimum over their words. Every other position i
+    contributes A_i · E(w) of its original word w. The d positions are those where these two values differ most.
 
     Args:
         classifier: embedding and network.
@@ -104,8 +103,8 @@ def certify_words(
         max_substitutions: largest number of words replaced at once, at least 0; None for no limit.
         method: "ibp", "crown-ibp" or "crown" (see ``BoundedModel``), or "cascade" for these methods in turn. "cascade"
             runs each method on the texts that are still undecided, and each margin keeps its best bound. By default,
-            the method is "crown". Here, both "crown" and "ibp" minimize the first layer over the words, and "crown"
-            costs little more than "ibp".
+            the method is "crown". On word substitutions, both "crown" and "ibp" bound the first layer over the allowed
+            words themselves, and "crown" costs little more than "ibp".
         sound: see ``BoundOptions``, also for the next two arguments.
         semantics: "real" or "float32".
         memory_limit: largest number of bytes that the bounds may use.
@@ -219,7 +218,7 @@ class Problem:
 
     @property
     def networks(self) -> list[BoundedModel]:
-        """The networks captured so far, one for each length of a text."""
+        """The bounded networks made so far, one for each length of a text."""
         return list(self._bounded.values())
 
     def bounds(self, chosen: Tensor, changes: Tensor) -> Tensor:
@@ -242,7 +241,7 @@ class Problem:
         return torch.stack(lower) if lower else torch.empty(0, 0, dtype=torch.float64)
 
     def largest(self, hopeless: Tensor | None = None) -> Tensor:
-        """Find the largest number of changes proved for each text, by bisection: a proof also covers fewer changes."""
+        """Bisect for each text's largest proved number of changes; a proof for d changes holds for fewer, too."""
         every = torch.arange(len(self.sets))
         proved, failed = torch.full_like(self.positions, -1), self.positions + 1
         tried = self.positions.clone()  # all changes at once are most often decided
@@ -277,7 +276,7 @@ class Problem:
         return lower
 
     def _points(self, texts: list[int]) -> tuple[Tensor, Tensor]:
-        """Return word vectors [n, K, L, ...], padded with a position's first, and which texts have only finite ones."""
+        """Return word vectors [n, K, L, ...] and which texts have only finite ones; the other texts get zeros."""
         chosen = pad_choices([[[self._row[index] for index in words] for words in self.sets[i]] for i in texts])
         chosen = chosen.to(self._vectors.device)
         finite = self._finite[chosen].flatten(1).all(1)

@@ -178,7 +178,7 @@ class WordClassifier:
 
 
 def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Return the indices of texts of equal length as a tensor [N, K, L]; short lists are padded with their first index.
+    """Return the indices of texts of equal length, [N, K, L]; a position with fewer than K words repeats its first.
 
     Args:
         texts: for each text, the indices at each position; see ``WordClassifier.indices``.

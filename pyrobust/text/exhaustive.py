@@ -1,4 +1,4 @@
-"""Enumeration of all word substitutions in a text, to find the exact distance or the lowest margin."""
+"""Enumeration of all word substitutions in a text, to find the fewest that fool the classifier or the lowest margin."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .substitutions import Synonyms, WordConstraint
 class ExhaustiveSubstitution(WordAttack):
     """Try every combination of substitutes, those with the fewest changed words first.
 
-    The distances are exact. A success changes the smallest possible number of words. A failure shows that the
-    classifier, run in batches, is correct on every combination that ``max_changed`` and the constraints allow. The
-    enumeration suits short texts, and serves to check other attacks and certificates.
+    Without ``lowest_margin``, the distances in the result are exact: a success changes the smallest possible number of
+    words. A failure shows that the classifier, when it is run on the batches of this search, is correct on every
+    combination that ``max_changed`` and the constraints allow. The enumeration suits short texts, and serves to check
+    other attacks and certificates.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2; see ``WordSubstitution``.

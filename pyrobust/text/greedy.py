@@ -41,19 +41,20 @@ class WordSubstitution(WordAttack):
             functions restrict only the attack.
         similarity: function (original, candidate) -> float. If it is given, all substitutes of a word are tried, and
             the most similar of the successful texts is returned.
-        ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its
-            place ("mask"), with its first substitute ("substitute") or with its best substitute ("best"). "substitute"
-            takes the fewest queries, since the measured text may itself succeed; "best" tries all substitutes and
-            changes the fewest words. "none" takes the words in the order of the text.
+        ranking: the change of a word that measures its importance. The word is deleted ("delete") or replaced with
+            ``mask`` ("mask"), with its first substitute ("substitute") or with its best substitute ("best").
+            "substitute" takes the fewest queries, because each text that it measures is also a candidate and may
+            succeed at once. "best" tries all substitutes and changes the fewest words. "none" takes the words in the
+            order of the text.
         mask: string that replaces a word in the ranking "mask".
         beam_width: number of texts with the lowest margins that are kept from word to word.
         passes: number of times that all words are visited; the visits end earlier if a pass changes nothing.
         max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
             rounded down.
         max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
-        at_once: number of substitutes of the same word in one request of a search. Requests for different texts always
-            share batches. If few texts are attacked, a larger ``at_once`` gives larger batches, but may also send
-            queries after the first success.
+        at_once: number of substitutes of the same word that the search on a text sends to the model together. The
+            queries of different texts always share batches. If few texts are attacked, a larger ``at_once`` gives
+            larger batches, but it may also spend queries on substitutes after the first one that succeeds.
         batch_size: largest number of texts in one call of the model.
 
     Raises:

@@ -22,7 +22,7 @@ class Prompt:
     """The attempts at one prompt.
 
     Attributes:
-        cluster: the prompt's behaviour.
+        cluster: name of the cluster to which the prompt belongs, which is the prompt's behaviour.
         rows: the verdicts, one for each attempt.
     """
 

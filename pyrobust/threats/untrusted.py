@@ -67,7 +67,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_json(content: bytes | bytearray, where: str) -> Any:
-    """Parse JSON of limited depth."""
+    """Parse JSON, and refuse JSON that is nested too deep (see ``MAX_DEPTH``)."""
     with read_errors(where):
         value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_distinct)
     level: list[Any] = [value]

@@ -27,21 +27,22 @@ class ThreatVerdict:
         id: identifier of the attempt, and so of the judged answer; each judge has one verdict on it.
         prompt: the text that was sent, or a name for it.
         behaviour: the goal of the attack, or the attacked text; if empty, the prompt.
-        group: the attack's method, or the probe.
+        group: the attack's method or, in garak's reports, the probe.
         attempt: number of the attempt at this prompt, from 0.
         threat: kind of threat, such as "jailbreak", "targeted", "prompt-injection", "factuality" (success: the answer
             contradicts the facts) or "refusal" (success: the model refused).
         success: whether the threat succeeded; None if there is no verdict.
-        score: the judge's number, or None.
+        score: the number that the judge gave as a score, or None.
         judge: name of the judge; may be empty.
         human_label: whether the threat succeeded according to a person, or None.
         status: "judged", or why the verdict is missing: "unsubmitted" (no attempt was made), "error" (no answer, or no
             judgement of it) or "unparsable" (the judge's answer means neither success nor failure).
-        queries: number of queries spent (for a success, until success), or None.
+        queries: number of queries spent, or None. For a success, only the queries until success count.
         cost: cost in the log's currency (in tokens for inspect-ai), or None.
         category: category of the behaviour.
         model: name of the attacked model.
-        extras: names and texts of a table's further columns. Verdicts can be grouped by these columns.
+        extras: names of a table's further columns, and the texts in these columns. Verdicts can be grouped by these
+            columns.
     """
 
     id: str
@@ -147,7 +148,7 @@ class ThreatVerdicts(Tabular):
         return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name, _ in row.extras))
 
     def column(self, name: str) -> list[Any]:
-        """Values of one column, by its name in ``names``.
+        """Return the values of the column with this name, which must be one of ``names``.
 
         Raises:
             InputError: no such column.
@@ -183,9 +184,9 @@ class ThreatVerdicts(Tabular):
 def join_verdicts(tables: Sequence[ThreatVerdicts]) -> ThreatVerdicts:
     """Join tables of verdicts into one.
 
-    Equal ids in several tables denote the same answer only if two conditions hold: model, threat, behaviour, group,
-    prompt and attempt are equal, and the judges differ. This is so, for example, if each judge has its own file. Other
-    equal ids get the number of their table as a prefix.
+    Rows with equal ids in several tables belong to the same answer only if two conditions hold: their model, threat,
+    behaviour, group, prompt and attempt are equal, and their judges differ. Both hold, for example, if each judge has
+    its own file. If they do not hold, all ids of the later table get the table's number as a prefix.
 
     Args:
         tables: at least one.

@@ -42,9 +42,9 @@ class CertifiedTrainResult(Trained):
         seed: random seed of initial weights, image order and warps.
         epochs: passes over the train split.
         clean_accuracy: share of the test images that are classified correctly, in [0, 1].
-        certified_accuracy: share of the test images proved to be classified correctly if every pixel changes by at most
-            epsilon within [0, 1]. The proofs are sound (see ``BoundedModel.certify``). They use IBP, and CROWN for the
-            images that IBP does not prove.
+        certified_accuracy: share of the test images that are proved to be classified correctly even if every pixel
+            changes by up to epsilon within [0, 1]. The proofs are sound (see ``BoundedModel.certify``). They use IBP,
+            and CROWN for the images that IBP does not prove.
         seconds: training time.
     """
 
@@ -74,7 +74,7 @@ def train_digits_ibp(
     gives the same weights on the same machine with the same version of torch. Global random states are not touched.
 
     Args:
-        epsilon: radius of the balls for pixels in [0, 1], in (0, 1).
+        epsilon: radius of the balls, above 0 and below 1, for pixels in [0, 1].
         method: "ibp" or "crown-ibp".
         seed: random seed in [0, 2**63).
         epochs: passes over the train split, at least 1. 200 passes take less than a minute with "ibp", and less than

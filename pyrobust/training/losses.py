@@ -35,8 +35,8 @@ def ibp_loss(
         x: inputs [B, ...] in the model's dtype, within the clip range.
         y: labels [B], int64.
         epsilon: radius of the ball, at least 0; a number or a tensor [B].
-        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element. ``torch.compile`` does not
-            specialise on the tensor's value.
+        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element. If kappa is a tensor,
+            ``torch.compile`` does not specialise on its value.
         clip: (lowest, highest) value of an input element; None for no limits.
 
     Returns:
@@ -116,17 +116,18 @@ def choices_ibp_loss(
     *,
     kappa: float | Tensor = 0.5,
 ) -> Tensor:
-    """``ibp_loss`` over products of finite sets. A set holds, for example, the vectors of a word and its substitutes.
+    """``ibp_loss`` for inputs whose parts vary in finite sets, such as the vectors of a word and of its substitutes.
 
-    The worst-case logits are taken over a product of boxes, one for each part of the input. A part's box is the box
-    around the part's points p, shrunk towards the first point p₁. Its corners are p₁ + scale·(min p − p₁) and p₁ +
+    The worst-case logits are taken over a product of boxes, one for each part of the input. Each box is the bounding
+    box of the points p of a part, shrunk towards the first point p₁: it extends from p₁ + scale·(min p − p₁) to p₁ +
     scale·(max p − p₁). Jia et al., "Certified robustness to adversarial word substitutions" (2019), train with such
     boxes. During training, scale usually grows from 0 to 1 while kappa falls from 1 (see ``ramp``). The loss is also
     differentiable with respect to the points, so that word vectors can be trained with the network.
 
     Args:
         bounds: differentiable bounds of the network.
-        points: [B, K, P, ...] in the model's dtype, see ``pyrobust.bounds.Choices``.
+        points: [B, K, P, ...] in the model's dtype: K points for each of the P parts of each input, see
+            ``pyrobust.bounds.Choices``.
         y: labels [B], int64.
         scale: size of the box, in [0, 1]; a number, or a tensor of one element.
         kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element.
@@ -164,9 +165,9 @@ def ramp(step: float, begin: float, end: float, first: float, last: float, *, sh
     Returns first + (last − first)·g(t). Here, t is (step − begin) / (end − begin), clipped to [0, 1].
 
     - "linear": g(t) = t.
-    - "smooth": g(t) = a·t⁴ up to t = ¼. From ¼ on, g is the tangent of this curve at ¼. The factor a makes g(1) = 1.
-      The ball grows slowly while the network is far from robust (Xu et al., "Automatic perturbation analysis for
-      scalable certified robustness and beyond", 2020).
+    - "smooth": g(t) = a·t⁴ up to t = ¼. From ¼ on, g is the tangent of this curve at ¼. The factor a makes g(1) = 1. If
+      epsilon follows this ramp, the ball grows slowly at first, while the network is far from robust (Xu et al.,
+      "Automatic perturbation analysis for scalable certified robustness and beyond", 2020).
 
     Args:
         step: current training step.
@@ -202,7 +203,7 @@ def _smooth(t: float) -> float:
 
 
 def _worst_case_loss(margins: Tensor) -> Tensor:
-    """Return the mean of log(1 + Σ exp(−m)), the cross entropy of worst-case logits with the true class first."""
+    """Return the mean over the batch of log(1 + Σ exp(−m)), which is the cross entropy of the worst-case logits."""
     # cross_entropy launches two kernels in each direction; logsumexp and mean launch a dozen.
     first = torch.zeros(len(margins), dtype=torch.int64, device=margins.device)
     return functional.cross_entropy(functional.pad(-margins, (1, 0)), first)

@@ -1,4 +1,4 @@
-"""Where work is computed: this process, processes on its devices, or a Ray cluster."""
+"""Where work is computed: in this process, in processes on devices of this machine, or in a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class RayCluster:
     Args:
         address: "ray", "ray://HOST" or "ray://HOST:PORT". "ray" stands for the cluster that the environment variable
             RAY_ADDRESS names. If this variable is not set, "ray" stands for a new cluster on this machine. The other
-            two addresses name the client server of a cluster, by default at port 10001.
+            two forms are addresses of a cluster's Ray Client server. The default port is 10001.
         device: "cpu" or "cuda". By default, a resumed run keeps its device. A new run uses "cuda" if the cluster has
             GPUs.
-        workers: largest number of workers. By default, there are as many as fit.
+        workers: largest number of workers. By default, only the CPUs and GPUs of the cluster limit their number.
 
     Raises:
         InputError: the address or the device is invalid, or the number of workers is below 1.
@@ -92,10 +92,10 @@ def _devices(text: str) -> list[str]:
 
 
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
-    """Start workers with ``threads`` CPU threads each (default: the number in ``stored``).
+    """Start workers with ``threads`` CPU threads each; the default is in ``stored``, the settings of a resumed run.
 
-    If neither number is given, worker processes share the CPUs of this machine equally, and ``RayActors`` uses its own
-    default.
+    If neither ``threads`` nor ``stored`` gives a number, worker processes share the CPUs of this machine equally, and
+    ``RayActors`` uses its own default.
     """
     where = check_executor(executor)
     if where is None:

@@ -57,7 +57,7 @@ class Lost:
     Attributes:
         worker: number of the worker.
         reason: how the worker died.
-        blameless: whether the worker's machine was lost. If so, the worker's own work cannot be the cause.
+        blameless: whether the worker's machine was lost. If so, the loss cannot be due to the worker's own work.
     """
 
     worker: int
@@ -132,11 +132,11 @@ class ThisProcess(Fleet):
         return 1
 
     def call(self, worker: int, method: str, *arguments: Any) -> None:
-        """Store a call until ``wait``."""
+        """Store a call; a later ``wait`` executes it."""
         self._calls.append((method, arguments))
 
     def wait(self, seconds: float) -> list[Event]:
-        """Make the object, or execute the next call."""
+        """Make the object the first time; after that, execute the next call that was stored."""
         if self._object is None:
             self._object = self._factory(self._place)
             return [Started(0, self._place)]

@@ -32,8 +32,9 @@ class Processes(Fleet):
     """Workers in processes of this machine.
 
     Args:
-        factory: makes the object of a worker. It is sent to each worker by cloudpickle. If cloudpickle is not
-            installed, it is sent by pickle, which accepts only classes and functions at the top level of modules.
+        factory: makes the object of a worker. The factory is pickled and sent to each worker. It is pickled by
+            cloudpickle if this is installed, and otherwise by pickle, which accepts only classes and functions at the
+            top level of modules.
         places: device, threads and name of each worker.
 
     Raises:
@@ -158,7 +159,7 @@ def _pickler() -> type[pickle.Pickler]:
 
 
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Stop processes whose pipe is closed; kill those that are still computing."""
+    """Stop processes; kill those that are still running after ``_GRACE_S`` seconds."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + _GRACE_S
@@ -214,7 +215,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> None:
-    """Read messages at once, so that neither side ever waits for the other; exit when the main process ends."""
+    """Queue messages as soon as they arrive, so that neither side waits for the other; exit with the main process."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             messages.put(connection.recv_bytes())

@@ -33,19 +33,19 @@ _NICENESS = "RAY_worker_niceness"
 class RayActors(Fleet):
     """Workers in a Ray cluster: one actor for each GPU, or for every ``threads`` CPUs if there are no GPUs.
 
-    Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
-    If Ray does not run in this process yet, a cluster is started on this machine, or a connection to a cluster is
-    opened. ``close`` ends this cluster or connection.
+    Machines may join and leave the cluster. There are always as many actors as fit on its machines. The factory is put
+    into Ray's object store once. If Ray does not run in this process yet, a cluster is started on this machine, or a
+    connection to a cluster is opened. ``close`` ends this cluster or connection.
 
     Args:
         factory: makes the object of a worker.
         address: "ray" or "ray://HOST:PORT". "ray" stands for the cluster that the environment variable RAY_ADDRESS
-            names. If this variable is not set, "ray" stands for a new cluster on this machine. "ray://HOST:PORT" names
-            the client server of a cluster, by default at port 10001.
+            names. If this variable is not set, "ray" stands for a new cluster on this machine. "ray://HOST:PORT" is the
+            address of a cluster's Ray Client server, whose port is 10001 by default.
         device: "cpu" or "cuda". By default, it is "cuda" if the cluster has GPUs.
         threads: number of CPUs of each actor. The default is 1 for actors without a GPU. For actors with a GPU, the
             default is the cluster's number of CPUs divided by the cluster's number of GPUs.
-        max_actors: largest number of actors. By default, there are as many as fit.
+        max_actors: largest number of actors. By default, only the CPUs and GPUs of the cluster limit their number.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -111,7 +111,7 @@ class RayActors(Fleet):
         return number if self._max_actors is None else min(number, self._max_actors)
 
     def _fill(self) -> None:
-        """Start actors on machines that have joined, but only every few seconds."""
+        """Start actors on machines that have joined; look for such machines only every few seconds."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return
@@ -316,5 +316,5 @@ def _as_busy_as_others() -> Iterator[None]:
 
 
 def _log(data: dict[str, Any], **_: Any) -> None:
-    """Log what Ray would print."""
+    """Log the lines that Ray would otherwise print on standard output."""
     logger.debug("%s", data.get("lines"))

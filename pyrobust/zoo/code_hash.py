@@ -26,12 +26,13 @@ _UNCHANGED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, t
 def code_hash(model: Any) -> str:
     """Return the SHA-256 of the code that a model runs, in hex; "" if none of this code is in source files.
 
-    The hash covers the definitions of the classes of all submodules, and of the submodules' functions and hooks. If
-    these definitions name functions, classes or constants, the hash also covers these, even if they are imported from
-    other files. It covers conditions, loops and calls at the top level of a file if they bind or change a covered
-    object. Comments, docstrings and layout are ignored, as are definitions that no covered code names. The hash does
-    not cover code of torch, numpy, other installed packages and the standard library. The only exception is a file that
-    defines a class of the model. The hash does not cover names computed while the model runs.
+    The hash covers the definitions of the classes, functions and hooks of all submodules. If these definitions use the
+    names of functions, classes or constants, the hash also covers the definitions of these, even if they are imported
+    from other files. It covers a condition, loop or call at the top level of a file if this statement binds or changes
+    an object that the hash covers. It ignores comments, docstrings, layout, and definitions whose names covered code
+    does not use. It covers no code of torch, numpy and the standard library. Of other installed packages, it covers
+    only code in files that define a class of the model. It does not cover objects whose names are computed while the
+    model runs.
 
     Args:
         model: module or callable.
@@ -97,7 +98,7 @@ def _functions(value: Any) -> Iterator[Any]:
 
 
 def _places(value: Any) -> list[tuple[str, str]]:
-    """Return (module, top-level name) for the definition of a class or function; an empty list without source."""
+    """Return the (module, top-level name) pairs under which a class or function is defined; none without source."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if module is None or _path(module) is None:
         return []
@@ -114,14 +115,14 @@ def _places(value: Any) -> list[tuple[str, str]]:
 
 
 def _path(module: types.ModuleType) -> Path | None:
-    """Return the source file of a module; None if the module has none or is foreign (see ``_FOREIGN``)."""
+    """Return the source file of a module; None if there is none or if the module's package is in ``_FOREIGN``."""
     file = getattr(module, "__file__", None)
     foreign = module.__name__.split(".")[0] in _FOREIGN and module.__name__ != "__main__"
     return Path(file) if file and file.endswith(".py") and not foreign else None
 
 
 def _followed(module: types.ModuleType, definition: tuple[str, str]) -> bool:
-    """Whether to follow a name in a module to its definition, which must be in user code or in the same file."""
+    """Whether to follow a name in a module to its definition: only if this is in user code or in the same file."""
     path = _path(sys.modules[definition[0]]) if definition[0] in sys.modules else None
     return path is not None and (path == _path(module) or not _INSTALLED & set(path.parts))
 
@@ -150,7 +151,7 @@ def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterato
 
 
 def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[tuple[tuple[str, str], str, Any]]:
-    """Yield (origin, bound name, value) for each name in an import."""
+    """Yield (origin, bound name, value) for each name in a ``from`` import; the origin is a (module, name) pair."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
     source = ".".join(segment for segment in (base, node.module) if segment)
@@ -162,7 +163,7 @@ def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[t
 
 
 def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the places that define an attribute that is reached only through modules (``package.module.function``)."""
+    """Yield the places that define an attribute of a module, such as ``package.module.function``."""
     names = [attribute.attr]
     base = attribute.value
     while isinstance(base, ast.Attribute):
@@ -180,7 +181,7 @@ def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Ite
 
 @functools.lru_cache(maxsize=64)
 def _parsed(path: Path, modified: int) -> dict[str, list[ast.stmt]]:
-    """Return the top-level statements of a file by the names that they bind or change."""
+    """Return, for each name, the top-level statements of a file that bind or change it."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -200,7 +201,7 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield each statement that runs on import; if it is in a block (as of ``if``), only that block is kept."""
+    """Yield each statement that runs on import, inside copies of the compound statements (such as ``if``) around it."""
     for statement in body:
         blocks = _blocks(statement)
         if not blocks:
@@ -236,7 +237,7 @@ def _with_block(statement: ast.stmt, holder: ast.AST, field: str, block: list[as
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds or may change, by setting attributes or items or by calls."""
+    """Yield the names that a statement binds, or whose objects it may change, such as x in ``x[0] = 1`` or ``f(x)``."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
     elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -256,13 +257,13 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _calls_alone(statement: ast.stmt) -> bool:
-    """Whether a statement, regardless of the blocks around it, is only an expression."""
+    """Whether a statement is a bare expression, such as a call; compound statements around it are ignored."""
     blocks = _blocks(statement)
     return isinstance(statement, ast.Expr) if not blocks else _calls_alone(blocks[0][2][0])
 
 
 def _encode(node: Any) -> str:
-    """Encode a syntax tree without positions, docstrings and empty fields, equally in all versions of Python."""
+    """Encode a syntax tree without positions, docstrings and empty fields, in the same way in any Python version."""
     if isinstance(node, list):
         return f"[{','.join(map(_encode, node))}]"
     if not isinstance(node, ast.AST):

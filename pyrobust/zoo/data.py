@@ -27,10 +27,10 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
             (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
-            - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``, ``tar:PATTERN:EXTENSION``: Parquet
-              files, data sets saved by Hugging Face's ``save_to_disk``, and tar shards of WebDataset, optionally with
-              the extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`); images are read on
-              demand;
+            - ``parquet:PATH``: Parquet files (`load_parquet`); ``hf:PATH``, ``hf:PATH:SPLIT``: a data set saved by
+              Hugging Face's ``save_to_disk`` (`load_hugging_face`); ``tar:PATTERN``, ``tar:PATTERN:EXTENSION``: tar
+              shards of WebDataset, where EXTENSION is that of the pictures (`load_tar`). The images of these forms are
+              read on demand;
             - ``module:callable``: user code, imported with the working directory on the path and called without
               arguments. The callable returns a `LabelledImages`, a pair (x, y) or an iterable of pairs. Each pair of an
               iterable is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats may have
@@ -45,7 +45,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
         InputError: the spec does not have one of the forms above, or the user's callable returns another object.
         InputTypeError: the spec is not a string, or the user's object is not callable.
         FileFormatError: a file is missing, damaged or refused.
-        MissingExtraError: pictures are read without Pillow, or tables without pyarrow.
+        MissingExtraError: Pillow is needed to read pictures, or pyarrow to read tables, and is not installed.
 
     >>> data = load_data("digits")
     >>> len(data), data.shape, data.num_classes

@@ -21,13 +21,13 @@ def load_digits(split: str = "test") -> ImageSet:
     """Load the UCI optical handwritten digits: 8x8 pixels of 17 grey levels, ten classes.
 
     E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998, CC BY
-    4.0 (only the 1,797 images of the original test set, written by 13 people). Each pixel is the number k of inked
-    cells in a 4x4 block, from 0 to 16. The value of the pixel is k/16, which is exact in float32.
+    4.0 (only the 1,797 images of the original test set, written by 13 people). Each pixel stands for a 4x4 block of
+    cells. If k of the 16 cells are inked, the value of the pixel is k/16, which is exact in float32.
 
     The file contains fourteen filled-in forms, one after the other. The labels show this: their sequence repeats every
     130 rows or slightly fewer. The last three forms, rows 1415 to 1796, are the test split. The two splits therefore
-    share no form and at most one writer. In a shuffled split, the same people would have written the training and the
-    test images.
+    share no form. They share at most one writer, because 13 people wrote the fourteen forms. In a shuffled split, the
+    same people would have written the training and the test images.
 
     Args:
         split: "test" (382 images), "train" (1,415) or "all" (1,797, in the order of the file).

@@ -28,17 +28,16 @@ def check_output(
     """Raise unless a file may be written; every command checks this before it writes.
 
     An input is never overwritten, not even through a symbolic or hard link. The same holds for files in an input folder
-    and for companion files of a database, such as ``run.db-wal``. Another existing file of the same kind as the new
-    file may be overwritten. All other existing files are overwritten only with ``replace``. Devices and pipes may
-    always be written to.
+    and for companion files of a database, such as ``run.db-wal``. Any other existing file is overwritten only if it is
+    of the same kind as the new file, or with ``replace``. Devices and pipes may always be written to.
 
     Args:
         option: name of the option or argument for the file, used in the message.
         path: the file.
         inputs: files and folders that the command reads.
         replace: whether existing files may be overwritten.
-        begins: first bytes of files of the same kind as the new file. Such files are overwritten without ``replace``.
-            None if there are no such files.
+        begins: the bytes with which files of the new file's kind begin. An existing file that begins with them is
+            overwritten without ``replace``. None if no existing file counts as being of the same kind.
 
     Raises:
         InputError: the file may not be written.
@@ -83,9 +82,11 @@ def check_output(
 def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
     """Write a file completely or not at all.
 
-    The file is written under a temporary name, and then renamed over an existing file.
+    The content is written to a temporary file, which is then renamed to the given name. An existing file of this name
+    is replaced.
 
-    A symbolic link is followed and kept. Devices and pipes are written to directly.
+    If the path is a symbolic link, the file that it points to is written, and the link is kept. Devices and pipes are
+    written to directly.
 
     Raises StoreError if the file cannot be written (missing folder, no permission, full disk). An existing file is then
     unchanged.
@@ -109,9 +110,10 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
 def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
     """Write several files atomically: if one file cannot be written, no file is written.
 
-    ``files`` maps names to contents. All files are written under temporary names before the first is renamed. (A kill
-    between two renames leaves some old and some new files.) Creates the folder if needed. Raises StoreError if a file
-    cannot be written or if a folder has the file's name; existing files then stay unchanged.
+    ``files`` maps names to contents. All files are written under temporary names before the first is renamed. (If the
+    process is killed between two renames, some files are new and the others are still old.) Creates the folder if
+    needed. Raises StoreError if a file cannot be written or if its name is that of an existing folder; existing files
+    then stay unchanged.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})
@@ -182,7 +184,7 @@ def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
 
 
 def _mode(path: Path) -> int:
-    """Return the permissions to replace a temporary file's private ones: those of an existing file, or the default."""
+    """Return the permissions for a new file: those of the existing file that it replaces, or else the default ones."""
     with contextlib.suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
     umask = os.umask(0)

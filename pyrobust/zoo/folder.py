@@ -24,14 +24,15 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
     """Load images from one subfolder per class. Needs Pillow (the extra ``data``).
 
     The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order are the images.
-    The images must have 8 bits and one size, and be all grey or all RGB. Names that start with a dot are skipped. The
-    set is named after the path unless ``name`` is given. Names are sorted as text, as in torchvision: 10 before 2. A
-    warning is logged if folder names are numbers other than their class numbers. Returns x [N, 1 or 3, H, W] with
-    values level/255, and y [N].
+    All images must have 8 bits per channel and the same size, and be all grey or all RGB. Files and folders whose names
+    start with a dot are skipped. The set is named after the path unless ``name`` is given. Names are sorted as text, as
+    in torchvision: 10 before 2. A warning is logged if all folder names are numbers, but some differ from the numbers
+    of their classes. Returns x [N, 1 or 3, H, W] with values level/255, and y [N].
 
-    Raises MissingExtraError without Pillow. Raises FileFormatError if the folder is missing or cannot be read. A class
-    is refused if it has no image, has other files or folders, or has two images whose names differ only in the suffix.
-    An image is refused if it occurs twice through a link, is damaged, or differs from other images in size or mode.
+    Raises MissingExtraError without Pillow. Raises FileFormatError if the folder is missing or cannot be read. Also
+    raises FileFormatError for a class that has no image, that contains other files or folders, or that has two images
+    whose names differ only in the suffix. Also raises it for an image that is damaged, that differs from other images
+    in size or mode, or that is, through a link, the same file as another image.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):
@@ -89,7 +90,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _note_numbers(classes: list[str]) -> None:
-    """Warn if class names are numbers other than the class numbers."""
+    """Warn if all class names are numbers, but some differ from the numbers of their classes."""
     wrong = [(label, name) for label, name in enumerate(classes) if name.isdecimal() and int(name) != label]
     if wrong and all(name.isdecimal() for name in classes):
         label, name = wrong[0]
@@ -104,7 +105,8 @@ def _note_numbers(classes: list[str]) -> None:
 def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArray[np.uint8]:
     """Read one PNG or JPEG image as uint8 [H, W, C].
 
-    The errors are the same as for ``load_folder``. Their messages name ``where`` or the file.
+    The errors are the same as for ``load_folder``. Their messages name ``where`` if it is given, and the file
+    otherwise.
     """
     where = where or str(file)
     with extra("data", "data: PNG and JPEG files need Pillow"):

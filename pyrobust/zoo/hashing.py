@@ -32,13 +32,13 @@ def model_hash(module: nn.Module) -> str:
     The hash covers the name and the class of every submodule. It covers the dtype, shape and bytes of parameters and
     buffers, persistent or not. It also covers attributes of certain types. These types are tensors, arrays, numbers,
     strings, bool, None, functions, classes and modules, and also lists, tuples, sets, dicts, dataclasses, namespaces
-    and ``functools.partial`` of such values. For classes of torch, only public attributes are covered. For compiled
-    modules (TorchScript, ``torch.fx``), the code and its constants are covered. Device, memory format, train or eval
-    mode, ``requires_grad`` and the order of attributes are ignored.
+    and ``functools.partial`` of such values. If the class of a submodule is part of torch, only the submodule's public
+    attributes are covered. For compiled modules (TorchScript, ``torch.fx``), the code and its constants are covered.
+    Device, memory format, train or eval mode, ``requires_grad`` and the order of attributes are ignored.
 
     The hash does not cover hooks, the code of a class or function, or the values that this code reads from elsewhere
-    (globals, class attributes, files). Of objects of all other types, it covers the class but not the contents. If the
-    model modifies an attribute as it runs, such as a counter, the hash changes.
+    (globals, class attributes, files). If an object has none of the types listed above, the hash covers its class but
+    not its contents. If the model modifies an attribute as it runs, such as a counter, the hash changes.
 
     Args:
         module: any module.
@@ -91,7 +91,7 @@ class ImagesDigest:
         self._digest.update((4 * count * math.prod(shape)).to_bytes(8, "little"))
 
     def update(self, x: Tensor) -> None:
-        """Add the next images, float32, contiguous, on the CPU."""
+        """Add the next images, which are a contiguous float32 tensor on the CPU."""
         self._digest.update(_bytes(x))
 
     def hexdigest(self, y: Tensor) -> str:

@@ -23,9 +23,9 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     The folder holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or the same names with ``train-`` in
     place of ``t10k-``. Each name may end in ``.gz``, and may have a dot instead of the hyphen before ``idx``. If a file
     exists in several of these forms, all of them must hold the same array. The split is "test" (the t10k files) or
-    "train". The set is named after folder and split unless ``name`` is given. Returns x [N, 1, H, W] with values
-    level/255, and y [N]. Raises InputError for another split. Raises FileFormatError if a file is missing or damaged,
-    or if its forms hold different arrays.
+    "train". The set is named after folder and split unless ``name`` is given. Returns the images x [N, 1, H, W], whose
+    values are the bytes of the file divided by 255, and the labels y [N]. Raises InputError for another split. Raises
+    FileFormatError if a file is missing or damaged, or if its forms hold different arrays.
 
     >>> load_mnist("/nowhere", "validation")
     Traceback (most recent call last):

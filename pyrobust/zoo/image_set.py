@@ -45,7 +45,7 @@ class Float32Rounding:
 
     @property
     def found(self) -> Rounded:
-        """Whether float32 has rounded a value so far: "no", "grid" if the float64 values are on a grid, else "yes"."""
+        """Rounding so far: "no" if no value was rounded, "grid" if the float64 values are on a grid, else "yes"."""
         return "no" if self._steps is None else "grid" if self._steps else "yes"
 
 
@@ -88,7 +88,7 @@ class LabelledImages(ABC):
     @property
     @abstractmethod
     def grid(self) -> Fraction | None:
-        """The first of a few common grids that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        """The step of the first common grid on which all pixel values lie (`pyrobust.grid.find_grid`), or None."""
 
     @property
     @abstractmethod
@@ -196,7 +196,7 @@ class ImageSet(LabelledImages):
 
     @cached_property
     def grid(self) -> Fraction | None:
-        """The first of a few common grids that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        """The step of the first common grid on which all pixel values lie (`pyrobust.grid.find_grid`), or None."""
         return find_grid(self.x)
 
     @cached_property

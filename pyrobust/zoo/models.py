@@ -35,8 +35,8 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         spec: ``zoo:NAME`` is a bundled model (`list_models`). ``robustbench:DATASET/THREAT/NAME`` is a model of
             RobustBench; for cifar10/Linf, ``robustbench:NAME`` is enough. Such a spec needs the package
             ``robustbench``; no weights are downloaded. ``module:callable`` is user code, imported with the working
-            directory on the path. It names a torch module, or a callable without arguments that returns one, such as a
-            class of torch modules.
+            directory on the path. The spec then names a torch module, or a callable that returns a torch module when it
+            is called without arguments. Such a callable may be a class of torch modules.
         weights: weight file (`read_state_dict`). The default for ``zoo:`` is the bundled weights. The default for
             ``robustbench:`` is ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench stores its
             weights. By default, a module of user code keeps the weights that it has.
@@ -48,8 +48,8 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         InputError: the spec has another form, or the object that it names does not exist, needs arguments or ends the
             process.
         InputTypeError: the object is neither a torch module nor a callable that returns one.
-        FileFormatError: the weights are missing, damaged or refused, or do not fit the model. The message lists the
-            parameters.
+        FileFormatError: the weights are missing, damaged or refused, or do not fit the model. If they do not fit, the
+            message lists the parameters that differ.
         MissingExtraError: ``.safetensors`` or ``robustbench:`` is used, but the package is not installed.
 
     >>> load_model("zoo:digits-smooth-0.50").training

@@ -33,8 +33,8 @@ def load_npz(
     The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], or tabular
     inputs [N, D]. Images are uint8, which is divided by 255, or float in [0, 1]. Tabular inputs are float of any range.
     y [N] holds integers of at least 0. Float64 is rounded to float32. If rounding changes a value, attacks warn, and
-    certification refuses the data. Certification on a grid is an exception: it accepts the data if the changed values
-    are on a grid.
+    certification refuses the data. There is one exception: certification on a grid, such as the multiples of 1/255,
+    accepts the data if the float64 values that rounding changes are on a grid.
 
     Args:
         path: the file.

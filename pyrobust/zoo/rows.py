@@ -26,7 +26,7 @@ def as_batch(
     rounded: Callable[[Tensor], None] | None = None,
     classes: Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Convert a pair or a dictionary that holds an image and its label, or a batch and its labels, to x and labels [N].
+    """Return x and the labels [N] of a row: a pair or a dictionary that holds one labelled image or a batch of them.
 
     x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images if float32 does not represent their values.
     With ``classes``, labels are names from this list. Raises InputError, naming the data set, for any other row.
@@ -74,7 +74,7 @@ def checked_classes(classes: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def numbered(labels: npt.NDArray[Any], classes: Sequence[str], where: str) -> npt.NDArray[np.int64]:
-    """Return each label's index among the class names; raise InputError for any other label.
+    """Return each label's index among the class names; raise InputError for a label that is not a class name.
 
     >>> numbered(np.array(["dog", "cat"]), ["cat", "dog"], "pets: y")
     array([1, 0])

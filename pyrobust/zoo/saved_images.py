@@ -46,25 +46,27 @@ def save_images(
 
     The values must be bytes divided by 255, as in the results of an attack with ``grid="1/255"``.
 
-    If the path ends in .npz, one file is written, with x uint8 [N, C, H, W], y and index. For any other path, a folder
-    is written. It contains one PNG file for each image, named after its index, and a table, images.tsv.
-    ``load_data("npz:PATH")`` and ``load_data("folder:PATH")`` read this file or folder and give the same float32 bits.
+    If the path ends in .npz, one file is written. It holds the arrays x (uint8, [N, C, H, W]), y and index. For any
+    other path, a folder is written. It contains one PNG file for each image, named after its index, and a table,
+    images.tsv. ``load_data("npz:PATH")`` and ``load_data("folder:PATH")`` read this file or folder, and give images
+    with the same float32 bits as ``x``.
 
     Nothing is overwritten. An npz file must be new. A folder must be new, empty, or written by this function with the
-    same ``about``. In the last case, the missing files are added to the folder, and files with the same pixels are
-    kept.
+    same ``about``. In the last case, the missing files are added to the folder. A PNG file that is there already is
+    kept if it has the pixels of the image that is to be saved under its name.
 
     Args:
         path: path of the npz file or folder.
-        x: [N, C, H, W], float32 or float64, every value being the float32 nearest to k/255 for a byte k; for PNG, C = 1
-            or 3.
+        x: images [N, C, H, W], float32 or float64. Every value must be the float32 number nearest to k/255 for an
+            integer k from 0 to 255. For PNG, C must be 1 or 3.
         y: [N], integers, the labels.
-        indices: [N], distinct, the index of each image in its data set; default 0 … N - 1.
+        indices: index of each image in its data set, [N]; all must be distinct. By default, they are 0 … N - 1.
         columns: further columns of the table, [N] each; PNG only.
-        about: line in the table about the origin of the images; PNG only.
+        about: text on the origin of the images, which is written to a line of the table; PNG only.
 
     Raises:
-        InputError: a value is not k/255, the shapes do not match, or the path may not be written.
+        InputError: a value of x is not k/255, the shapes do not match, or writing to the path is refused because of
+            what exists there.
         InputTypeError: arguments of another type.
         MissingExtraError: PNG is requested without Pillow (the extra ``data``).
         StoreError: a file cannot be written.
@@ -106,8 +108,8 @@ def save_images(
 def check_image_path(path: str | os.PathLike[str], shape: Sequence[int], option: str = "path") -> None:
     """Raise unless ``save_images`` can write images of this shape to the path, as far as can be known beforehand.
 
-    Raises InputError for an existing file, or for a folder of other files. Raises MissingExtraError for PNG if Pillow
-    is not installed.
+    Raises InputError if the path is an existing file, or a folder that is neither empty nor written by ``save_images``.
+    Raises MissingExtraError for PNG if Pillow is not installed.
     """
     path = file_path(option, path)
     if len(shape) != 3:
@@ -191,7 +193,7 @@ def _write_folder(
 
 
 def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list[str]]:
-    """Return the table's rows for a folder to complete, and {} for a new or empty folder; refuse any other folder."""
+    """Return the rows of a folder's table, {} if it is new or empty; raise InputError if it may not be written to."""
     if not folder.exists():
         return {}
     if not folder.is_dir():

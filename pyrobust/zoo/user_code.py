@@ -95,7 +95,7 @@ def call_without_arguments(function: Callable[..., Any], spec: str, argument: st
 
 @contextmanager
 def refusing_exit(spec: str, argument: str, when: str) -> Iterator[None]:
-    """Raise InputError in place of SystemExit; ``when``, such as "called", tells in the message when the code ran."""
+    """Turn SystemExit into an InputError that says when the code ended the process: ``when``, such as "called"."""
     try:
         yield
     except SystemExit as error:

@@ -18,7 +18,7 @@ from pyrobust.zoo.user_code import call_without_arguments, find_object, working_
 
 
 def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
-    """Load images from a user's callable (see ``pyrobust.zoo.load_data``); errors list the valid specs, ``forms``."""
+    """Load images from a user's callable, named by ``spec``; error messages show ``forms``, the valid kinds of spec."""
     with working_directory_importable():
         try:
             function = find_object(spec, "data")
@@ -49,10 +49,12 @@ def as_image_set(
             arrays [C, H, W], or pictures of Pillow. Floats may have any range. float64 is rounded to float32, and uint8
             is divided by 255.
         name: name of the set.
-        most: number of images after which reading stops if the data have no length. By default, all images are read.
+        most: number of images after which reading stops. It is ignored if the data have a length. By default, all
+            images are read.
         rounding: treatment of float64 images with values that float32 does not represent. "keep" rounds the values and
-            notes this in the set's ``rounded``, so that attacks warn and certification refuses the set. "refuse"
-            raises an error. "grid" raises an error only if the images are on none of the usual grids.
+            notes this in the set's ``rounded``, so that attacks warn and certification refuses the set. "refuse" raises
+            an error. "grid" raises an error if the images are on none of the usual grids, such as the multiples of
+            1/255, and otherwise rounds like "keep".
         classes: if the labels are names, the names of all classes, in the order of the model's outputs.
 
     Returns:

@@ -101,7 +101,7 @@ def read_torch(path: Path) -> Any:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load the tensors of a weight file into a model; the model is unchanged unless all tensors fit.
+    """Load the tensors of a weight file into a model; if they do not all fit, the model stays unchanged.
 
     Names are compared without the parts ``module`` and ``_orig_mod`` that DataParallel and torch.compile insert. A
     missing ``num_batches_tracked`` is ignored, because it is not used in eval mode.
@@ -112,7 +112,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
     Raises:
         FileFormatError: the file cannot be read (see `read_state_dict`), or names or shapes differ. The message lists
-            all differences.
+            the first 20 differences and the number of the others.
 
     >>> from pyrobust.zoo import digits_convnet
     >>> load_weights(digits_convnet(), Path(__file__).parent / "data" / "digits-smooth-0.25.pt")
@@ -128,7 +128,7 @@ def fit_tensors(
     wrappers: Collection[str] = _WRAPPERS,
     ignored: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Load tensors by name, as `load_weights` does; names with ``ignored(name)`` true may be missing or unexpected."""
+    """Load tensors like `load_weights`, but accept missing or unexpected names for which ``ignored(name)`` is true."""
     expected = model.state_dict()
     names = {_without(wrappers, name): name for name in expected}
     renamed = {names.get(_without(wrappers, name), name): tensor for name, tensor in tensors.items()}

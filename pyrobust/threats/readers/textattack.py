@@ -22,7 +22,7 @@ _COUNTS: Final = {"successful": "Successful", "failed": "Failed", "skipped": "Sk
 
 
 def read_table(path: Path) -> list[ThreatVerdict]:
-    """Read the CSV log: one row for each attacked text. Prompt and behaviour are the text without its [[ ]] marks."""
+    """Read the CSV log, one row for each attacked text; prompt and behaviour are this text without [[ ]] marks."""
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):
         result = entry.get("result_type", "")

@@ -26,13 +26,14 @@ _BLOCKS = 2
 class LazyImages(LabelledImages):
     """Labelled images that are read on demand, so that memory does not grow with their number.
 
-    At the first use, all images are read once, and a manifest is made. The manifest has their number, shape, classes,
-    range and grid. It also has the hash of an `ImageSet` of the same images, and a hash for every block of up to 256
-    images. Every later read is checked against the manifest, so that a run never mixes two versions of a data set. For
-    files, the manifest is stored in ``$XDG_CACHE_HOME/pyrobust/manifests`` (or ``~/.cache``). It is used again as long
-    as the sizes and modification times of the files are the same. The set can be pickled and sent to another process,
-    which checks what it reads in the same way. To read one image, its whole block is decoded; two decoded blocks are
-    kept.
+    At the first use, all images are read once, and a manifest is made. The manifest has the number of images, their
+    shape, the number of classes, the range of the pixel values and the grid on which these lie. It also has a hash of
+    the whole set, which equals the ``sha256`` of an `ImageSet` of the same images, and a hash for every block of up to
+    256 images. Every later read is checked against the manifest, so that a run never mixes two versions of a data set.
+    For files, the manifest is stored in ``$XDG_CACHE_HOME/pyrobust/manifests`` (or ``~/.cache``). It is used again as
+    long as the sizes and modification times of the files are the same. The set can be pickled and sent to another
+    process, which checks what it reads in the same way. To read one image, its whole block is decoded; two decoded
+    blocks are kept.
 
     Args:
         dataset: map-style data set, with ``__len__`` and ``__getitem__``, such as ``datasets.Dataset`` or a ``Dataset``
@@ -104,7 +105,7 @@ class LazyImages(LabelledImages):
 
     @property
     def grid(self) -> Fraction | None:
-        """The first of a few common grids that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        """The step of the first common grid on which all pixel values lie (`pyrobust.grid.find_grid`), or None."""
         return self._manifest.grid
 
     @property

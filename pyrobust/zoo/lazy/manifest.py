@@ -91,7 +91,7 @@ def manifest_of(source: ImageSource, name: str) -> Manifest:
 
 
 def make_manifest(source: ImageSource, name: str) -> Manifest:
-    """Read all images once."""
+    """Read all images once, and return their manifest."""
     images, begin, reported = source.count(), time.monotonic(), 0.0
     rounding = Float32Rounding()
     rows = source.rows(START, rounding)
@@ -172,7 +172,7 @@ def block_hash(x: Tensor, y: Tensor) -> str:
 
 
 def cache_path(source: ImageSource) -> Path | None:
-    """Derive the path of a source's manifest from the files' sizes and times; None if no manifest is to be stored."""
+    """Return the path for a source's manifest, derived from its files' sizes and times; None if it is not stored."""
     if not source.files:
         return None
     stats = [(path, path.stat()) for path in source.files]
@@ -186,7 +186,7 @@ def cache_path(source: ImageSource) -> Path | None:
 
 
 def _pillow() -> str:
-    """Return Pillow's version, because another version may decode JPEG files to other pixels."""
+    """Return Pillow's version for the manifest's path, as another version may decode JPEG files to other pixels."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version("pillow")
     return ""

@@ -95,9 +95,9 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
         suffix: suffix of the files in a folder, with its dot, in lower case.
 
     Raises:
-        FileFormatError: a name from braces matches no file, or a file is found twice. A folder is refused if it has no
-            file with the suffix, or has files of several splits. It is also refused if it has files of the same format
-            in compressed form or in subfolders.
+        FileFormatError: braces expand to a name that matches no file, or a file is found twice. A folder is refused if
+            it has no file with the suffix, or has files of several splits. It is also refused if it has files of the
+            same format in compressed form or in subfolders.
         InputError: braces name more than 100,000 files.
 
     >>> [path.name for path in find_files(str(Path(__file__).parent / "{source,ta*}.py"), ".py")]

@@ -101,7 +101,7 @@ def load_hugging_face(
 
 
 def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
-    """Return the Arrow files of a saved data set or of a pattern."""
+    """Return the Arrow files of a data set that Hugging Face saved, or the Arrow files that a pattern names."""
     splits = _json(path / "dataset_dict.json").get("splits")
     if isinstance(splits, list):
         if split is None and len(splits) == 1:
@@ -136,7 +136,7 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
 
 
 def _is_plain(name: object) -> bool:
-    """Whether a name from an untrusted file names a file or folder next to that file."""
+    """Whether a value read from a file is the plain name of a file or folder in the same folder, not a path."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
@@ -155,7 +155,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class _TableSource(ImageSource):
-    """Two table columns, images and labels; a position's place is a row group's number or a record batch's offset."""
+    """Images and labels in two table columns; a position names a row group by number or a record batch by offset."""
 
     kind: str
 
@@ -205,7 +205,7 @@ class _TableSource(ImageSource):
 
     @abstractmethod
     def _batches(self, path: Path, start: int, skip: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield batches from the place ``start`` on, each with its place and the number of earlier rows there."""
+        """Yield batches from group ``start`` on, each with its row group or record batch and its first row there."""
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from ``position`` onwards."""
@@ -281,7 +281,7 @@ def _schema(file: Any) -> Any:
 
 
 def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
-    """Yield each message's offset and record batch, from ``offset`` on; 0 stands for the first record batch."""
+    """Yield each record batch with its offset, starting at ``offset``, or at the first one if ``offset`` is 0."""
     import pyarrow as pa
 
     with pa.OSFile(str(path)) as file:
@@ -348,7 +348,7 @@ def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
 
 
 def _storage(column: Any) -> Any:
-    """Return the storage of an extension column after checking it: offsets and sizes in files may point anywhere."""
+    """Return the column's storage array, fully checked, because offsets and sizes in a file may point anywhere."""
     import pyarrow as pa
 
     column = column.storage if isinstance(column, pa.ExtensionArray) else column

@@ -52,12 +52,14 @@ def load_tar(
         name: name of the set. By default, it is the pattern.
         image: extension of the pictures, such as "seg.png". By default, the extension is png, jpg or jpeg.
         label: extension of the members that hold the classes, such as "fine.cls". By default, it is cls or json. If the
-            pictures have the extension 0.png, the default is 0.cls for each sample that has such a member.
+            pictures have the extension 0.png, then by default the class of a sample is read from its member 0.cls, if
+            it has one.
 
     Raises:
         InputError: image or label is not a valid extension.
-        FileFormatError: a file is missing, compressed, truncated or otherwise damaged, or has a key twice. A sample is
-            refused if it has no picture, two pictures, no class or different classes.
+        FileFormatError: a file is missing, compressed, truncated or otherwise damaged, or has two samples with the same
+            key. A sample is refused if it has no picture or two pictures. It is also refused if it has no class, or if
+            its members give different classes.
         MissingExtraError: Pillow is missing.
 
     >>> load_tar("/nowhere/{00..07}.tar")
@@ -161,7 +163,7 @@ def _class(texts: dict[str, bytes], where: str) -> int:
 
 
 def _number(name: str, text: bytes) -> int | None:
-    """Return a member's class; None if a .cls holds no number, or a .json no class, as with metadata beside a .cls."""
+    """Return the class that a .cls or .json member holds; None if it holds no class, as a .json of mere metadata."""
     with contextlib.suppress(ValueError, RecursionError):
         if name.endswith("cls"):
             return int(text) if re.fullmatch(rb"\s*\d{1,10}\s*", text) else None
@@ -180,7 +182,7 @@ def _content(stream: IO[bytes], span: tuple[int, int], limit: int, where: str) -
 
 
 def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str, tuple[int, int]]]]:
-    """Yield the stream's samples: offset, key, and the offset and size of each member by extension.
+    """Yield each sample's offset and key, and a dictionary from extensions to its members' offsets and sizes.
 
     Between samples, the caller may read elsewhere in the stream.
     """
@@ -222,7 +224,8 @@ def _opened(path: Path) -> IO[bytes]:
 def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
     """Yield, for each file from the stream's current offset on, the offset of its headers, its name and its size.
 
-    After each item, the stream is at the contents of that file; callers may move it.
+    After each item, the stream stands at the start of that file's contents. The caller may move the stream to another
+    place before it asks for the next item.
     """
     length = path.stat().st_size
     start, fields = stream.tell(), dict[str, str]()
