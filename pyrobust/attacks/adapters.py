@@ -167,7 +167,7 @@ class AdaptedAttack(AdversarialAttack):
         *,
         indices: Sequence[int] | Tensor | None = None,
     ) -> Tensor:
-        """Generate adversarial examples; ``result`` says whether the other library's points lay in the ball.
+        """Generate adversarial examples; ``result`` then says whether all points returned were inside the ball.
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].

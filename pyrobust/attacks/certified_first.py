@@ -77,7 +77,7 @@ def proved_robust(
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit.
 
     Returns:
-        (proved bool [B], seconds, reason).
+        A ``Proof`` with the fields ``proved``, ``seconds`` and ``reason``.
 
     Raises:
         InputError: mismatched shapes, values or labels out of range.

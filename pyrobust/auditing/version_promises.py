@@ -10,7 +10,7 @@ from pyrobust.runs.schema import VERSION
 
 
 def version_notes(header: Header) -> Iterator[AuditFinding]:
-    """Note the guarantee of a run, and the checks that its version of pyrobust lacked.
+    """Yield notes on the guarantee of a run, and on the checks that its version of pyrobust lacked.
 
     >>> from pyrobust.evaluation import predict_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing

@@ -119,11 +119,12 @@ def _changes(changes: Any, sets: int, parts: int) -> Tensor:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputSet:
-    """B sets of inputs, on one device, each in a box.
+    """A batch of B input sets on one device; each set lies in a box.
 
     Attributes:
-        boxes: an ``Around``, or the lower and upper corners [B, n] of the boxes, rounded outward. Corners are float64,
-            or float32 if given as float32; they are -inf and inf for unbounded elements.
+        boxes: the lower and upper corners [B, n] of the boxes, rounded outward, or an ``Around``, which stores centers
+            and radii instead. Corners are float64, or float32 if given as float32; they are -inf and inf for unbounded
+            elements.
         norm: norm of the balls; "linf" where the sets are the boxes themselves.
         center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
         epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.

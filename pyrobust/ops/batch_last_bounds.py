@@ -49,7 +49,7 @@ def batch_last_relu_intervals_backward(
         slope: see ``batch_last_relu_intervals``.
 
     Returns:
-        A tuple: the gradient with respect to center, [n, N], and the gradient with respect to radius, in radius's
+        The gradient with respect to center, [n, N], and the gradient with respect to radius, in radius's
         shape.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Draws noisy samples of many images in batches, several small batches at once, and counts the votes on the samples."""
+"""Draw noisy samples of many images in full batches, and count the votes; small batches are processed together."""
 
 from __future__ import annotations
 

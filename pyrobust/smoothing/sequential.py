@@ -293,7 +293,7 @@ class CertificationRule:
         }
 
     def _alpha_per_rival(self, alpha: float) -> float:
-        """Return alpha / K, rounded down, the part for each class that is not selected; "no winner" is a class."""
+        """Return alpha / K, rounded down: the share of each class but the selected one; "no winner" is a class."""
         return math.nextafter(alpha / self.num_classes, 0.0)
 
     def _two_class_estimate(self, p: _Floats, rival: _Floats) -> _Floats:

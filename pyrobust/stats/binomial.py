@@ -148,7 +148,8 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 
     Returns:
         Float64 array of the broadcast shape, or a float if all arguments are scalars. The result is never above the
-        exact bound p. It is smaller than p by at most 4 MARGIN * min(p, 1 - p) plus 8 units in the last place.
+        exact bound p. It is smaller than p by at most ``4 * MARGIN * min(p, 1 - p)``, where MARGIN is 2**-40
+        (`pyrobust.stats.MARGIN`), plus 8 units in the last place.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -179,8 +180,8 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 
     Returns:
         Float64 array of the broadcast shape, or a float if all arguments are scalars. The result is never below the
-        exact bound p and never above 1. It is larger than p by at most 4 MARGIN * min(p, 1 - p) plus 8 units in the
-        last place.
+        exact bound p and never above 1. It is larger than p by at most ``4 * MARGIN * min(p, 1 - p)``, where MARGIN is
+        2**-40 (`pyrobust.stats.MARGIN`), plus 8 units in the last place.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.

@@ -64,7 +64,8 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
 
     Returns:
         Float64 array of the same shape, or a float for a scalar. The result is never above the exact quantile z. It is
-        smaller than z by at most 4 MARGIN * |z| plus 8 units in the last place; for p = 1/2, it is exactly 0.0.
+        smaller than z by at most ``4 * MARGIN * |z|`` (`pyrobust.stats.MARGIN`) plus 8 units in the last place; for p =
+        1/2, it is exactly 0.0.
 
     Raises:
         InputError: a probability is 1 or larger, so that its quantile would be infinite.

@@ -56,7 +56,7 @@ def _posterior(prior: FloatArray, q: FloatArray, failures: FloatArray, n: int) -
 
 
 def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
-    """Return P(Bin(trials, q) <= count), [q, count]; use the normal approximation for standard deviations above 10."""
+    """Return P(Bin(trials, q) <= count), [q, count]; it is approximate where the standard deviation is above 10."""
     mean, deviation = trials * q[:, None], np.sqrt(trials * q * (1.0 - q))[:, None]
     cdf = special.ndtr((count + 0.5 - mean) / deviation)
     narrow = np.flatnonzero(deviation[:, 0] <= 10.0)

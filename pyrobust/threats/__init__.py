@@ -1,4 +1,4 @@
-"""Judges' verdicts, readers of logs and success rates for attacks on text classifiers and generative models."""
+"""Attacks on text classifiers and generative models: success rates, judges' verdicts, and readers of logs."""
 
 from pyrobust.threats.adapters.inspect_ai import threat_scorer, threat_task
 from pyrobust.threats.answers import ThreatAnswer

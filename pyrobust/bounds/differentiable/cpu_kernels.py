@@ -111,7 +111,7 @@ def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tens
         bias: [m] or None.
 
     Returns:
-        ([B, S, n], [B, S] or None).
+        The coefficients of the input, [B, S, n], and the constant, [B, S], or None without a bias.
 
     >>> through_linear(torch.tensor([[[2.0]]]), torch.tensor([[1.0, 3.0]]), torch.tensor([4.0]))
     (tensor([[[2., 6.]]]), tensor([[8.]]))

@@ -140,7 +140,7 @@ class _Layer:
         return not bool(((sizes > 0) & (sizes < torch.finfo(sizes.dtype).smallest_normal)).any())
 
     def _block(self, magnitude: bool, *channels: int) -> Tensor:
-        """Return the weights or their magnitudes, for all input channels or some of them, in the library's layout."""
+        """Return the weights or their magnitudes, for all or some input channels, packed if oneDNN needs this."""
         key = (int(magnitude), *channels)
         if key not in self._blocks:
             weight = self.weight[:, slice(*channels)] if channels else self.weight

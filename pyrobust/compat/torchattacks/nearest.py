@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Attacks that lengthen perturbations, at most to twice the size, so that points fool the model in any batch."""
+    """An attack that moves points outward, up to twice their distance, until they fool the model in any batch."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 

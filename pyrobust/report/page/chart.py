@@ -72,7 +72,7 @@ class Chart:
     """A chart with its text alternative.
 
     Attributes:
-        name: name, distinct on a page, for the ids of the chart's parts.
+        name: prefix of the HTML ids of the chart's parts; different for each chart of a page.
         title: heading.
         about: what the chart shows, in a few sentences.
         x_label, y_label: labels of the axes.

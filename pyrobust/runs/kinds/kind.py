@@ -286,7 +286,7 @@ class Kind:
         raise NotImplementedError
 
     def method_of(self, parameters: Parameters) -> str:
-        """Return the name of the run's method for tables."""
+        """Return the method's name as tables show it."""
         raise NotImplementedError
 
     def caveat(self, parameters: Parameters) -> str:

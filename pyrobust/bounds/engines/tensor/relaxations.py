@@ -57,7 +57,7 @@ class Relaxations:
 
     Args:
         network: the layers.
-        arithmetic: the arithmetic that bounds hold for.
+        arithmetic: arithmetic of the forward pass that is bounded, and of the engine.
         ranges: ranges of the layers so far; the ranges of a layer's inputs must be final when the layer's ``Pair`` or
             relaxation is first used.
     """

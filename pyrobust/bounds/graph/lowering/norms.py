@@ -1,4 +1,4 @@
-"""Lowering rule of a step of norm pooling."""
+"""Lowering rule for part of a p-norm pooling: the traced calls that compute sign(z)·ReLU(|z|)."""
 
 from __future__ import annotations
 
