@@ -89,7 +89,7 @@ def simplest_fraction(value: float) -> Fraction:
 
 
 def find_grid(x: Tensor) -> Fraction | None:
-    """Return the step of the first common grid on which every value of x lies (see `to_grid`), or None.
+    """Return the step of the first of a few usual grids on which every value of x lies, or None (see `to_grid`).
 
     The steps tried are 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256, in this order. If all values lie on
     several of these grids, as in an all-black image, the first of these grids is returned.

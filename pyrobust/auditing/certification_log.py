@@ -358,7 +358,7 @@ def _most_common(counts: _Ints) -> int:
 
 
 def _judge(values: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> ParameterJudgement | None:
-    """Judge printed radii, with usual values for n and alpha that are not given; return None if sigma is unknown.
+    """Judge printed radii, with the usual n and alpha where they are not given; return None if sigma is unknown.
 
     The usual values are added to ``values`` if they hold, as far as the radii show (`ParameterJudgement.holds`).
     """

@@ -193,7 +193,7 @@ def _blocks(file: Any, names: list[str], findings: list[AuditFinding]) -> Iterat
 
 
 def _is_complete(line: bytes, previous: bytes, names: list[str]) -> bool:
-    """Whether a last line without line end has all fields and ends with a field like that of the line above."""
+    """Whether a last line that lacks a line end is complete: all fields, and a last field as in the line above."""
     fields = line.strip(b"\r\n").split(b"\t")
     if len(fields) != len(names) or not all(fields):
         return False

@@ -82,7 +82,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heeding_termination() -> Iterator[None]:
-    """Raise Terminated on SIGTERM, so that committed work can be reported; leave a process's own handler in place."""
+    """Raise Terminated on SIGTERM, so that committed work can be reported, unless a handler was set before."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL

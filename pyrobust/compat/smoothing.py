@@ -180,7 +180,7 @@ class Smooth:
         return self._draw(x, (num,), batch_size)[0]
 
     def _draw(self, x: Tensor, numbers: Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
-        """Return the votes [num_classes] of several draws, the i-th of ``numbers[i]`` samples; they share batches."""
+        """Return the votes [num_classes] of each draw; draw i has ``numbers[i]`` samples, and draws share batches."""
         x = float_tensor("x", x)
         x = x[0] if x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)

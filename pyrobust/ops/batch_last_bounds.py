@@ -1,4 +1,4 @@
-"""Intervals and rows of coefficients in batch-last layout [..., N]: CPU only."""
+"""Bound propagation with the examples in the last dimension, [..., N]: intervals and backward passes, on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Success rates of attacks judged by people or models, with intervals that hold for every number of behaviours.
+"""Success rates of attacks, as judged by people or models, with intervals that are valid even for few behaviours.
 
 The estimand is the mean over prompts of each prompt's share of successful attempts. Prompts and attempts with the same
 behaviour depend on each other in unknown ways, even if they belong to different methods or models. The intervals

@@ -1,4 +1,4 @@
-"""The result of a sandwich: bounds from both sides, crossings, shares and comparisons."""
+"""The result of a sandwich: for each example, a certified radius and the distance of an adversarial example."""
 
 from __future__ import annotations
 

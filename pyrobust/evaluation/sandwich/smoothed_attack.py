@@ -110,7 +110,7 @@ class SmoothedAttack:
         self.needed = (-float(special.ndtri(alpha_attack / 2)) + _RESERVE) / math.sqrt(n_attack)
 
     def find(self, x: Tensor, y: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the nearest points found [B, ...], and for each point whether its votes reject the label, bool [B].
+        """Return the nearest points found, [B, ...], and whether the votes at each point reject the label, bool [B].
 
         Args:
             x: [B, C, H, W], float32, in the clip range and on the smoother's grid.

@@ -79,7 +79,7 @@ def _result(where: str, entry: dict[str, Any], i: int, behaviour: str | None) ->
 
 
 def _unjudged(entry: dict[str, Any], where: str) -> bool:
-    """Whether all failed assertions are assertions that did not run."""
+    """Whether every assertion that promptfoo counts as failed did not run."""
     grading = object_field(entry, "gradingResult", where)
     parts = grading.get("componentResults")
     parts = parts if isinstance(parts, list) else []

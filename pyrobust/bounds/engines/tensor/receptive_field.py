@@ -56,7 +56,7 @@ Windows = dict[int, Window | None]
 
 
 def windows_below(network: Network, i: int, window: Window | None) -> Windows:
-    """Return the windows, in all layers below layer i, of rows that start in a window of layer i."""
+    """Return the windows below layer i of rows whose coefficients at layer i lie in ``window``."""
     windows: Windows = {i: window}
     for j in range(i, -1, -1):
         if j not in windows:

@@ -231,7 +231,7 @@ class _Side:
         return torch.where(doubtful, self.sign * self.curve.slope_at(self.middle), chord)
 
     def _hill(self) -> Touch:
-        """Relax F (convex, concave, convex) by a tangent of the middle piece or, if none fits, by the chord."""
+        """Relax an F that is convex, concave, then convex, by a tangent of the middle piece or else by the chord."""
         l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         begin, end = l.clamp(min=first), u.clamp(max=second)

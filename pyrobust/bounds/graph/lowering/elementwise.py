@@ -325,7 +325,7 @@ def _slope_range(value: Any) -> tuple[float, float]:
 
 
 def _differentiable(rule: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> Differentiable:
-    """Return the differentiable bounds given by a user's rule of six tensors."""
+    """Return the differentiable bounds of a user's rule, which maps lower and upper to six tensors."""
 
     def applied(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, ...]:
         parts = rule(lower, upper)

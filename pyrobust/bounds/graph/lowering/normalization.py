@@ -1,7 +1,7 @@
 """Lowering rules of layers that normalise by their own input: softmax, attention, layer norm, group norm, norms.
 
-Each layer becomes a graph of sums, elementwise functions and products. The layers themselves run as fused kernels. No
-rule models how these kernels round, so the graphs hold for real numbers only (see ``Node.deployable``).
+Each layer becomes a graph of sums, elementwise functions and products. The layers themselves run as fused kernels,
+whose rounding is not modelled, so bounds on the graphs hold for real numbers only (see ``Node.deployable``).
 """
 
 from __future__ import annotations

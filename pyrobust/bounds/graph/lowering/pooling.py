@@ -38,13 +38,13 @@ def max_pool(
     aten.max_pool3d_with_indices.default,
 )
 def max_pool_with_indices(lowering: Lowering, z: Node, *arguments: Any) -> tuple[Node]:
-    """Compute the largest element of each window; the operator's second result, the indices, gets no bounds."""
+    """Compute the largest element of each window; the operator's second result, the indices, is not returned."""
     return (max_pool(lowering, z, *arguments),)
 
 
 @lowers(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> tuple[Node]:
-    """Compute the largest element of each of the windows that cover the tensor evenly; the indices get no bounds."""
+    """Compute the largest element of each window, for windows that cover the tensor evenly; return no indices."""
     shape = lowering.out_shape()
     return (MaxPool(name=lowering.name, shape=shape, inputs=(z,), windows=_adaptive_windows(z, shape)),)
 
