@@ -130,7 +130,7 @@ def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[AuditFindin
 
 
 def _notes(log: CertificationLog, judgement: ParameterJudgement) -> Iterator[AuditFinding]:
-    """Note rounding and saturation under the assumed parameters, and which parameters the log does not state."""
+    """Yield notes on rounded and saturated radii under the assumed parameters, and on parameters not stated."""
     fit = judgement.assumed
     if judgement.innocent is not fit:
         return

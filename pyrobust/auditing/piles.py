@@ -102,8 +102,8 @@ def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
 def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
     """Return how much likelier Poisson counts are with free means than with means such that rows² ≤ ratio·below·above.
 
-    The result is the logarithm of the likelihood ratio. The counts are ``below``, ``rows`` and ``above``. The likeliest
-    means that satisfy the condition are below + t, rows - 2t and above + t, for some t ≥ 0.
+    The result is the logarithm of the likelihood ratio. The counts are ``below``, ``rows`` and ``above``. Under the
+    condition, the likeliest means of the three counts are below + t, rows - 2t and above + t, for some t ≥ 0.
     """
     ratio = np.exp(np.minimum(log_ratio, 300.0))
     # (rows - 2t)² = ratio·(below + t)·(above + t)

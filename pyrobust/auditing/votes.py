@@ -15,10 +15,10 @@ Votes: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArr
 
 
 def votes_of(log: CertificationLog) -> Votes | None:
-    """Return each image's votes n_A as (point, least, most) of ``votes_for_radius``; for a run, all three are equal.
+    """Return each image's votes n_A as (point, least, most), as ``votes_for_radius`` does.
 
-    Return None for logs without votes: verifications, sequential runs, text logs of non-Gaussian noise, and logs with
-    unknown n, alpha or sigma.
+    A run stores the votes, so all three are equal; a text log has only radii. Return None for logs without votes:
+    verifications, sequential runs, text logs of non-Gaussian noise, and logs with unknown n, alpha or sigma.
     """
     if not log.smoothed or log.n is None or log.sampled_by_votes:
         return None

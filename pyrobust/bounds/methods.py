@@ -50,7 +50,8 @@ class Method:
             functions that it meets first on its way back from the outputs, and is concretized on the ranges of their
             values.
         slope_search: how the lower slopes are optimised, for each row of the specification separately; the search
-            starts from the slopes that the other methods use. None if all rows share these slopes.
+            starts from the slopes that the other methods use. None for a method without this search, whose rows share
+            those slopes.
     """
 
     name: str

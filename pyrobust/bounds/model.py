@@ -650,7 +650,7 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples for the model, with float64 cast to float32 (which must be exact) unless it takes float64."""
+        """Return examples in the model's dtype; float64 values are cast to float32 only if none of them changes."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
@@ -770,7 +770,7 @@ class BoundedModel:
 
         Args:
             options: options of the call.
-            examples: number of sets of the call.
+            examples: number of input sets in the call.
             deadline: time of ``time.monotonic`` at which the call ends.
             report: receives progress.
             what: text for the log that says what is computed; "{}" in it stands for the method.

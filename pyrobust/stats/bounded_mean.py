@@ -98,7 +98,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
 
 def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float:
-    """Return the smallest u found such that the test is proved to reject "t >= v" for every v above u."""
+    """Return a bound u such that the test is proved to reject "t >= v" for every v above u."""
     n, largest = len(sizes), float(sizes.max())
     if not zeros.any():
         return 1.0
@@ -134,7 +134,7 @@ def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float
 def _rejected(
     u: _Floats, edges: _Floats, terms: tuple[_Floats, ...], n: int, alpha: float, nothing: bool
 ) -> npt.NDArray[np.bool_]:
-    """Whether "t >= u" is certainly rejected by the bets of the cell that starts at ``edges`` [K], for each u [K].
+    """Return, for each of K cells, whether its bets certainly reject "t >= u"; the cells start at ``edges`` [K].
 
     A cell is an interval of u in which the bets are constant. If "t >= u" is rejected for one u, it is also rejected
     for all larger u in the same cell.

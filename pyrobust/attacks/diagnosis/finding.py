@@ -52,8 +52,8 @@ class Finding:
 class Diagnosis(Tabular):
     """The result of ``diagnose``: whether the failure of attacks on a model means that the model is robust.
 
-    "nothing found" does not prove robustness: it says that the gradients are the model's own, and that no attack tried
-    here is better than gradient-based attacks. "undecided" says less: there are no findings, but the gradient could not
+    "nothing found" does not prove robustness: it says that the gradients are the model's own, and that no other attack
+    tried here fools more examples than the gradient-based attacks. "undecided" says less: there are no findings, but the gradient could not
     be tested or attacks could not be compared; ``undecided`` has the reasons.
 
     Attributes:

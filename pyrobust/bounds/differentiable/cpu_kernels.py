@@ -220,7 +220,7 @@ class _AffineIntervals(torch.autograd.Function):
 
 
 class _ThroughConvolution(torch.autograd.Function):
-    """The backward step of a convolution, on coefficients [O, h, w, N]."""
+    """The step of backward bound propagation through a convolution, from coefficients [O, h, w, N] of its output."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,6 @@ class Query:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WatchedQuery(Query):
-    """Settings of a call that is watched."""
+    """A ``Query`` that always has a ``Watch``, which can end the call and receives its progress."""
 
     watch: Watch

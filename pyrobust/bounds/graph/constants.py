@@ -168,7 +168,7 @@ def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Calla
 
 
 def _computed(compute: Callable[..., Tensor], interval: Callable[..., Enclosure], *operands: Constant) -> Constant:
-    """Return a result of arithmetic; its enclosure contains the real numbers and the model's computed floats."""
+    """Return a constant that is computed; its enclosure contains the exact values and the floats of the model."""
 
     @functools.cache
     def enclosure() -> Enclosure:

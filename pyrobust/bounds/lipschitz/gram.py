@@ -61,7 +61,7 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
 
 
 def _extend(bracket: Bracket, matrices: Tensor, tolerance: float) -> None:
-    """Extend a bracket to further matrices."""
+    """Widen a bracket of the largest operator norm so far, in place, to hold for further matrices as well."""
     largest = matrices.abs().amax((1, 2))
     if not bool(largest.isfinite().all()):
         bracket.upper = torch.inf

@@ -1,4 +1,4 @@
-"""Charts of a subject: accuracy curves with the undecided share between them, survival of p_A, and histograms."""
+"""Charts of a page: certified and robust accuracy with the undecided share between, survival of p_A, histograms."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def unit_text(parameters: dict[str, Any]) -> str:
 
 
 def ball_text(parameters: dict[str, Any]) -> str:
-    """Describe a ball, without the epsilon, which the caller appends.
+    """Return the words for a ball that come before the value of epsilon, such as "l2 epsilon".
 
     >>> ball_text({"norm": "l2"}), ball_text({"norm": "linf", "box": [0.1, 0.0, 0.3]})
     ('l2 epsilon', 'per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726), times')

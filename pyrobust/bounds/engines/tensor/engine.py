@@ -455,7 +455,7 @@ class _Chunk:
 
 
 def _unstable(function: Layer, z: LayerRange) -> Tensor:
-    """Mark the neurons whose range has a kink inside or, for a curved function, more than one point; bool [B, size]."""
+    """Return, bool [B, size], where a function is not linear on its range: a kink lies inside, or it is curved."""
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
         return _unstable_windows(function, z)

@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 class LayerRelaxation(NamedTuple):
     """Lines around a function f, with terms [B, size]: lower_slope·z + low ≤ f(z) ≤ upper_slope·z + high.
 
-    ``chosen``: for a maximum, the element of the window that serves as z.
+    For a maximum over a window, z is the element of the window that ``chosen`` names.
     """
 
     lower_slope: Tensor
