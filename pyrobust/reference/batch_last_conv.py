@@ -43,7 +43,9 @@ def batch_last_conv_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Apply the transposed convolution, giving [C, H, W, N]: reference of ``pyrobust.ops.batch_last_conv_transposed``.
+    """Apply the transposed convolution, giving [C, H, W, N].
+
+    This is the reference of ``pyrobust.ops.batch_last_conv_transposed``, with the same arguments.
 
     >>> import torch
     >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
@@ -66,7 +68,9 @@ def batch_last_conv_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Compute the weight's gradient, [O, C / groups, kh, kw]: reference of ``pyrobust.ops.batch_last_conv_weight``.
+    """Compute the weight's gradient, [O, C / groups, kh, kw].
+
+    This is the reference of ``pyrobust.ops.batch_last_conv_weight``, with the same arguments.
 
     >>> import torch
     >>> batch_last_conv_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
