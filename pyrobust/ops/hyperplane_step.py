@@ -26,7 +26,7 @@ def hyperplane_step(
     |wᵢ|·mᵢ. The room rᵢ of a coordinate is its distance from the face of the box in that direction.
 
     - linf and l2: mᵢ = min(rᵢ, t) for linf, and mᵢ = min(rᵢ, t·|wᵢ|) for l2, with the t for which the reductions add up
-    to the gap;
+      to the gap;
     - l1: in order of decreasing |wᵢ|, coordinates move to the face until the gap is closed. If several coordinates have
       the |wᵢ| at which this happens, all of them move by the same share of their room.
 

@@ -42,9 +42,9 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Te
 def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return log(1 + exp(lead)) and its derivative, where lead is the log odds of the other classes against class y.
 
-    The probability of the other classes is p = 1 / (1 + exp(-lead)). The derivative is p·(softmax of the other classes
-    - e_y), where e_y is the unit vector of class y. It is returned as these two factors, so that it stays precise where
-    p rounds to 0.
+    The probability of the other classes is p = 1 / (1 + exp(-lead)). The derivative is p times (softmax of the other
+    classes - e_y), where e_y is the unit vector of class y. It is returned as these two factors, so that it stays
+    precise where p rounds to 0.
     """
     index = y.unsqueeze(1)
     true_logit = z.gather(1, index)

@@ -24,7 +24,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
               is the test split;
             - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
             - ``npz:FILE``, ``npz:FILE:IMAGES,LABELS``: the arrays x and y, or the arrays IMAGES and LABELS
-            (`load_npz`);
+              (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
             - ``parquet:PATH``: Parquet files (`load_parquet`); ``hf:PATH``, ``hf:PATH:SPLIT``: a data set saved by
