@@ -144,7 +144,7 @@ __all__ = import_lazily(
 
 
 def __getattr__(name: str) -> object:
-    """Return the two lazy names that are not in the table of lazy imports: the version and the native module."""
+    """Return the version or the native module, the two lazy attributes that are not in the table of lazy imports."""
     if name == "__version__":
         from importlib.metadata import version
 

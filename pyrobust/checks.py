@@ -29,7 +29,7 @@ Numbers: TypeAlias = "Tensor | npt.ArrayLike"
 """A tensor, an array, or a list of numbers, arrays or tensors; ``as_tensor`` converts these."""
 
 WORDS: Final = 1 << 32
-"""Upper limit of image and sample indices, each of which is a 32-bit word of the counter that generates the noise."""
+"""Image and sample indices, 32-bit words of the noise's counter, are below it; it also limits the number of images."""
 
 
 NormName: TypeAlias = Literal["linf", "l2", "l1"]
@@ -696,7 +696,7 @@ def summary(result: object, **facts: Any) -> str:
 
 
 def _element(value: Any) -> Any:
-    """Return the element of an array or tensor of one element, None for larger ones, and other values unchanged."""
+    """Return the element of an array or tensor of one element, None for one of another size, other values unchanged."""
     if isinstance(value, torch.Tensor):
         return value.detach().item() if value.numel() == 1 else None
     if isinstance(value, np.ndarray | np.generic):

@@ -73,7 +73,7 @@ class Judge:
         self.rows = 0
 
     def classes(self, x: Tensor) -> Tensor:
-        """Return predicted classes of examples [N, ...], int64 [N] on the CPU; log examples without a class.
+        """Return predicted classes of examples [N, ...], int64 [N] on the CPU; no class is -1, and is logged.
 
         Raises:
             ModelError: a model that does not return logits.
@@ -109,7 +109,7 @@ class Judge:
         return bool(predicted_classes(self._logits(x))[0] == y[0])
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
-        """Return predicted classes; with y, rounding may change a class, but not whether it equals y."""
+        """Return classes that rounding cannot change; with y, it cannot change only whether they equal y."""
         self.runner.follow(x)
         with torch.inference_mode(False):  # the session leaves a caller's inference mode and writes to this tensor
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")

@@ -356,7 +356,7 @@ class RowProbe:
             self._expect_close("alone", rows, logits[positions], None, got)
 
     def _compare_early(self, rows: Tensor, logits: Tensor) -> None:
-        """Run rows of several earlier batches in one small batch, and compare the results with their ``logits``."""
+        """Run rows of earlier batches, every second one changed, in a small batch; compare with their ``logits``."""
         changed = rows.clone()
         for i in range(1, len(rows), 2):
             changed[i : i + 1] = _last_bit_changed(rows[i : i + 1])
@@ -377,7 +377,7 @@ class RowProbe:
             self._expect_close("alone", Rows(batch, positions), expected, None, output[: len(positions)])
 
     def _run_small(self, rows: Tensor) -> Tensor | None:
-        """Return the logits of a small batch made of the rows; None if the model takes no small batch."""
+        """Return the logits of rows, repeated up to the smallest batch the model takes; None if it takes none."""
         while self._small is not None:
             repeats = -(-self._small // len(rows))
             try:
@@ -452,7 +452,7 @@ class RowProbe:
         return changed[0] == 0 and changed[1] >= needed
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
-        """Return random positions of rows, int64 [max(1, number)]; the first ones are those in ``ends``."""
+        """Return random positions, int64 [max(1, number)], first ``ends``; none repeats before all rows are chosen."""
         number = max(1, number)
         chosen = list(ends or [])
         while len(chosen) < number:
@@ -536,7 +536,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def _last_bit_changed(row: Tensor) -> Tensor:
-    """Return a copy of a row [1, ...] in which the largest element is larger by one unit in the last place."""
+    """Return a copy of a row [1, ...] whose element of largest magnitude is larger by a factor of 1 + eps."""
     changed = row.clone(memory_format=torch.contiguous_format)
     changed.view(-1)[row.abs().argmax()] *= 1 + torch.finfo(row.dtype).eps
     return changed

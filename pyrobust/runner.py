@@ -158,7 +158,7 @@ class Runner:
         return self._device
 
     def to(self, device: torch.device | str) -> None:
-        """Move the model to a device and run it there; batch sizes are determined again."""
+        """Move the model to a device, where it runs from now on; batch sizes are determined again."""
         self._device = existing_device(device)
         self._batch_rows.clear()
         self._fitting.clear()

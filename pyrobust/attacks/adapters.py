@@ -227,7 +227,7 @@ class AdaptedAttack(AdversarialAttack):
         return x_adv
 
     def _checked(self, points: Any, x: Tensor) -> Tensor:
-        """Convert points to the dtype and device of x; raise unless they are a float tensor in the shape of x."""
+        """Move points to the device of x; raise unless they are a float tensor in the shape of x."""
         if isinstance(points, np.ndarray):
             points = torch.from_numpy(points)
         if not isinstance(points, Tensor) or not points.dtype.is_floating_point:

@@ -265,7 +265,7 @@ def ascend(
 def _begin(
     state: AttackState, loss: Loss, x_adv: Tensor, epsilon: Tensor, targets: Tensor, column: int, *, sparse: bool
 ) -> tuple[_Iterates, Tensor]:
-    """Begin a run: return its state before the first step, and whether its starting points fool the model."""
+    """Begin a run: return its state before the first step, and the verdict on its starting points, uint8 [B]."""
     _, value, gradient, verdict = state.gradient(x_adv, loss, targets[:, column])
     coordinates = state.x[0].numel()
     changed = _count_changed(state, x_adv) if sparse else torch.full_like(epsilon, coordinates)
@@ -306,7 +306,7 @@ def _momentum_step(state: AttackState, run: _Iterates, *, first: bool) -> Tensor
 
 
 def _sparse_step(state: AttackState, run: _Iterates) -> Tensor:
-    """Return the next iterates in l1; a step changes a share of the coordinates that can move."""
+    """Return the next iterates in l1; a step changes a share of all coordinates, only those that can move."""
     coordinates = state.x[0].numel()
     k = (run.share * coordinates).floor_().clamp_(min=1).long()
     return l1_step_in_ball(

@@ -171,7 +171,7 @@ class AutoAttack(Ensemble):
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format: see
             ``BatchAttack``.
         version: "standard", "plus", "rand" or "custom"; determines the attacks and their budgets.
-        certify_first: try to prove by bounds on the model's float32 forward pass that examples are robust at epsilon,
+        certify_first: try to prove by bounds on the model's forward pass that examples are robust at epsilon,
             and do not attack those that are proved (see ``pyrobust.attacks.certified_first``). The outcome is the same
             as without this option: the other examples are attacked with the same random numbers, and results and flags
             count all examples. ``result.certified_first`` reports the proofs. If the attack is targeted, or uses

@@ -98,7 +98,7 @@ def proved_robust(
 
 
 class Prover:
-    """Proves examples robust for one model; makes a new ``BoundedModel`` only when the model has changed.
+    """Proves examples robust for one model; keeps its ``BoundedModel`` while model and kind of examples are the same.
 
     Args:
         runner: runs the model in the attack.
@@ -112,7 +112,7 @@ class Prover:
     def prove(
         self, x: Tensor, y: Tensor, epsilon: Tensor, norm: AttackNormName, clip: tuple[float, float] | None
     ) -> Proof:
-        """Try to prove examples x [B, ...] with labels y [B] robust in balls of radius epsilon [B], float64."""
+        """Try to prove examples x [B, ...], labels y [B], robust in balls of radius epsilon [B], float64 on the CPU."""
         start = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self.runner.model):
             proved = torch.zeros(len(x), dtype=torch.bool, device="cpu")

@@ -91,7 +91,7 @@ class InputAgnosticAttack(AttackedModel):
         return Queries(self.runner).judge.classes(x)
 
     def _gradients(self, queries: Queries, x_adv: Tensor, y: Tensor, name: str, targeted: bool, limit: float) -> Tensor:
-        """Compute gradients [B, ...] of min(loss, limit) with respect to x_adv, on x_adv's device, up to a factor."""
+        """Compute the gradients [B, ...] of min(loss, limit) in x_adv, on its device, up to one positive factor."""
         labels = y.to(self.runner.device_for(x_adv))
         weights: list[Tensor] = []  # sizes of the derivatives with respect to the logits, which ``Queries`` leaves out
 

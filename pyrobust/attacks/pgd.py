@@ -21,10 +21,10 @@ from .losses import LOSS_HELP, LOSSES, Loss, LossName, named_loss
 class PGD(BatchAttack):
     """Projected gradient descent on the negative loss (Madry, Makelov, Schmidt, Tsipras and Vladu, 2018).
 
-    x_{t+1} = Π(x_t + α·d(∇L(x_t))). Here Π projects on the ball and then on the clip range; in l1, it projects on their
-    intersection. The direction d is the sign of the gradient in linf; it is the gradient divided by its l2 norm in l2,
-    and by its largest coordinate in l1. With momentum μ, the gradient is replaced by g_{t+1} = μ·g_t + ∇L(x_t) /
-    ‖∇L(x_t)‖₁ (MI-FGSM; Dong et al., 2018).
+    x_{t+1} = Π(x_t + α·d(∇L(x_t))). Here Π projects on the ball and then on the clip range in linf and l2, and on their
+    intersection in l1 and l0. The direction d is the sign of the gradient in linf; it is the gradient divided by its l2
+    norm in l2, and by its largest coordinate in l1 and l0. With momentum μ, the gradient is replaced by g_{t+1} = μ·g_t
+    + ∇L(x_t) / ‖∇L(x_t)‖₁ (MI-FGSM; Dong et al., 2018).
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

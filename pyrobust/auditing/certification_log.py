@@ -68,7 +68,7 @@ class CertificationLog(Tabular):
         noise: noise of a run; "gaussian" for text logs, "" for no noise.
         votes: [N], int64, exact votes n_A, 0 for an abstention; None for text logs, verifications and sequential runs.
         lines: [N], int64, line number of each row; None for a run.
-        origins: for each of the names "sigma", "n" and "alpha", where its value comes from.
+        origins: for each known one of "sigma", "n" and "alpha", where its value comes from.
         findings: faults and notes from reading the file.
         header: header of a run or of a log exported by `pyrobust.evaluation.write_log`; else None.
         run: the run itself; None for a text log.

@@ -45,8 +45,9 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
     """Find the block of a log, if any, whose radii contradict the parameters that fit all rows best.
 
     Radii and decimals are [N], in file order. ``level`` is the score of the best parameters for all rows. The result is
-    None in two cases. In the first, the contradictory rows are spread over the whole log. In the second, no block with
-    parameters of its own raises the total score far above ``level`` and above the score of ``fit``.
+    None if the contradictory rows are spread over the whole log, or if no block with parameters of its own raises the
+    total score far above ``level`` and far above the score of ``fit``. It is also None if there are too few rows in the
+    block or outside of it.
     """
     radii, own_scores = fit.radii, fit.row_scores()
     if radii.rows < 2 * _MIN_PIECE:

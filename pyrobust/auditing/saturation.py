@@ -46,7 +46,7 @@ class Saturation:
     decimals: int
 
     def agrees(self, maximum: float, up: bool = False) -> bool:
-        """Whether the printed radius can be ``maximum``, rounded down or to nearest (with ``up``, rounded up)."""
+        """Whether the printed radius can be ``maximum`` rounded down or to nearest or, with ``up``, also rounded up."""
         low, high = self.interval
         return low - up * (self.radius - low) <= maximum <= high
 
@@ -104,8 +104,9 @@ def find_saturation(
     """Find the pile of equal radii at the upper end, from ascending distinct radii [D], their decimals and row counts.
 
     Two radii are candidates: first the one with the most rows among the largest radii, then the one with the most rows
-    of all. A candidate qualifies if few rows have larger radii, and if it has clearly more rows than each radius just
-    below it. The pile is the first candidate that qualifies; the result is None if neither does.
+    of all. A candidate qualifies if it has at least four rows, if few rows have larger radii, and if it has clearly
+    more rows than each radius just below it. The pile is the first candidate that qualifies; the result is None if
+    neither does.
 
     >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)

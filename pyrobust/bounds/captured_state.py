@@ -109,7 +109,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _current(holder: Any, key: str) -> Any:
-    """Return the value of a key in the dictionary of a module; None if the key is missing."""
+    """Return a value of a module's table, or None if it has none; tables of a traced module have no ``get``."""
     return holder[key] if key in holder else None  # noqa: SIM401 - a get of its own is what they lack
 
 

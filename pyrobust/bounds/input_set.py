@@ -319,7 +319,7 @@ def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
 def _elements(
     name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
 ) -> tuple[Tensor, tuple[float, float]]:
-    """Return x as [B, n] on a device, in its own dtype (float32 or float64), and its extremes.
+    """Return x as [B, n] on a device, not rounded, in float64 if x is float64, else in float32; and its extremes.
 
     All elements are finite, or equal to ``unbounded`` if that is given.
     """

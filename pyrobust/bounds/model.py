@@ -650,7 +650,7 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples in the model's dtype; float64 values are cast to float32 only if none of them changes."""
+        """Return examples for the model; unless it takes float64, float64 examples become float32, exactly."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:

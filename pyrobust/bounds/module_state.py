@@ -140,9 +140,10 @@ class _Reading:
 
     def _is_new(self, value: Any) -> bool:
         """Record the object by a number that identifies it; return whether it is seen for the first time."""
-        number = self._seen.setdefault(id(value), len(self._seen))
+        count = len(self._seen)
+        number = self._seen.setdefault(id(value), count)
         self.values.append(number)
-        return number == len(self._seen) - 1
+        return number == count
 
     def _value(self, value: Any) -> None:
         kind = type(value)

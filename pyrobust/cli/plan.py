@@ -35,7 +35,7 @@ class _Pilot:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A planned sweep; None stands for the size of the pilot's data set, or for the size of the pilot's chunks."""
+    """A planned sweep; None stands for the size of the pilot's data set, or for the sweep's default chunk size."""
 
     workers: list[int]
     images: int | None

@@ -48,9 +48,9 @@ def watch(
     """Follow a run while a sweep writes it: progress, time left, abstentions, failures and rates so far.
 
     Only reads the run, so the sweep never waits. The sweep may run on another terminal, and may be killed and resumed.
-    With --order random, each rate comes with bounds on its value for the complete run. With probability 0.95, the
-    bounds of a rate are correct at all moments of the run at once, so it is sound to stop early because of them. For a
-    sweep in the order of the data, there are no bounds.
+    For a sweep with --order random, each rate comes with bounds on its value for the complete run. With probability
+    0.95, the bounds of a rate are correct at all moments of the run at once, so it is sound to stop early because of
+    them. For a sweep in the order of the data, there are no bounds.
 
     Ends when the run is done, or with Ctrl-C. Where the output is not a terminal, prints a line for every change.
 

@@ -170,7 +170,7 @@ class Smooth:
     def confidence_top2(
         self, x: Tensor, n: int, batch_size: int
     ) -> tuple[npt.NDArray[np.int64], list[float], npt.NDArray[np.float64]]:
-        """Return the two classes with the most votes, their shares, and the shares of all classes."""
+        """Return the two classes with the most votes, their shares, and all shares; see ``confidence_all``."""
         shares = self.confidence_all(x, n, batch_size)
         top2 = np.argsort(-shares, kind="stable")[:2]
         return top2, shares[top2].tolist(), shares

@@ -334,7 +334,7 @@ def _checked(name: str, x: Any) -> Any:
 
 
 def _row(name: str, x: Any, i: int, count: int) -> Any:
-    """Return example i of a batch: row i of the batch, or of each array in a dict, tuple or list of arrays."""
+    """Return example i of a batch: item i of it, of each value of a dict, or of each array in a tuple or list."""
     if isinstance(x, Mapping):
         return {key: _row(name, value, i, count) for key, value in x.items()}
     if (

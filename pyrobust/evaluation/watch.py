@@ -87,7 +87,7 @@ class RunState:
         alpha: upper bound on the probability that the bounds of one rate are ever wrong.
         rates: rates of the images done.
         machines: maps each machine's name to the number of images that it computed (`Run.machines`).
-        set_aside: maps the first image of each chunk that was given up to the error; a resumed run computes these
+        set_aside: error of each chunk that was given up, keyed by the chunk's first image; a resumed run computes these
             chunks.
     """
 

@@ -105,7 +105,7 @@ def interval_from_moments(mean: float, variance: float, third: float, alpha: flo
 
 
 def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
-    """Return, for each share in ``q``, the smallest v such that at least this share of the values [N] is ≤ v."""
+    """Return, for each share in ``q``, the smallest of the values [N] such that at least this share of them is ≤ it."""
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:

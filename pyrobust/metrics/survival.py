@@ -3,8 +3,8 @@
 p_A is the probability that the base classifier, under the smoothing noise, returns the correct class; its estimate is
 p̂_A = n_A / n. Sun, Mao, Müller and Vechev ("Average Certified Radius is a Poor Metric for Randomized Smoothing", 2025)
 recommend the empirical distribution of p̂_A in place of the average certified radius. Unlike a radius, p̂_A is not
-scaled by sigma. Apart from sampling error, its distribution does not depend on alpha or n either. A few easy examples
-cannot dominate this distribution.
+scaled by sigma. Apart from sampling error and abstentions, its distribution does not depend on alpha or n either. A few
+easy examples cannot dominate this distribution.
 """
 
 from __future__ import annotations

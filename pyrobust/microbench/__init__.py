@@ -1,7 +1,7 @@
 """Microbenchmarks that compare the native ops with users' PyTorch code, and with a lower bound on the time.
 
-The lower bound, called the floor, is the least time that a task could take. For an op, this is the time to clone as
-many bytes as the op reads or writes. For a task that runs a net, it is the time of the net's forward passes (and
+The lower bound, called the floor, is the least time that a task could take. For an op, this is the time to clone or
+sum as many bytes as the op reads or writes. For a task that runs a net, it is the time of the net's forward passes (and
 gradients) alone.
 """
 

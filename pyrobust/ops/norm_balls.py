@@ -91,7 +91,7 @@ def _save_linf_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> 
 
 
 def _along_l2(ctx: Any, u: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return n = v / ‖v‖₂, radius / ‖v‖₂ (1 for rows inside the ball) and n·u (0 for rows inside) of each row."""
+    """Return n = v / ‖v‖₂ [R, D], radius / ‖v‖₂ [R, 1] (1 for rows inside) and n·u [R, 1] (0 for rows inside)."""
     v, radius, inside = ctx.saved_tensors
     real = torch.float64 if v.dtype == torch.float64 else torch.float32
     # Squares of v / largest neither overflow nor vanish. A row of zeros is inside.

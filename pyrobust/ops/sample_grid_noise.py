@@ -84,7 +84,7 @@ def sample_grid_noise(
 
     Raises:
         InputError: a value out of range, mismatched shapes, or an integer whose product with the step's numerator may
-            not be exact because it is 2**24 or more (float64: 2**53 or more). Noise that is too large by itself,
+            not be exact because it is above 2**24 (float64: above 2**53). Noise that is too large by itself,
             whatever k is, is refused on every device; the sum of k and noise is checked on the CPU only.
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 

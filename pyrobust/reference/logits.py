@@ -73,7 +73,10 @@ def _strongest_other(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return value, slope and size of z_up - z_down, divided by a difference of ranked logits if there are ranks."""
+    """Return value, slope and size of z_up - z_down, divided by a difference of ranked logits if there are ranks.
+
+    The divisor is the logit of the first rank minus the mean logit of the other ranks, plus 1e-12.
+    """
     up, down = up.unsqueeze(1), down.unsqueeze(1)
     value = z.gather(1, up) - z.gather(1, down)
     slope = torch.zeros_like(z).scatter_(1, down, -1.0)

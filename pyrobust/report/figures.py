@@ -60,8 +60,8 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
         alpha: probability that a given interval misses the true value, in (0, 1).
 
     Raises:
-        InputError: there is no log, the logs have several norms, a radius is invalid, the run is of a kind without
-            certified radii or has no images, or the file name has none of the three endings.
+        InputError: there is no log, the logs have several norms, a radius is invalid, the run is of another kind than
+            certify or verify or has no images, or the file name has none of the three endings.
         InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.

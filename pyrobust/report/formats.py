@@ -332,7 +332,7 @@ def _latex(table: ReportTable) -> str:
 
 
 def _latex_row(table: ReportTable, row: Row) -> list[str]:
-    """Return the cells of a row; intervals go into a line below their values, which keeps columns narrow."""
+    """Return a row as one or two lines of LaTeX; intervals go into the second line, which keeps columns narrow."""
     texts = list(_texts(table, row))
     has_intervals = [
         isinstance(cell, Quantity) and cell.lower is not None and " (" in text
@@ -364,7 +364,7 @@ def _csv(table: ReportTable) -> str:
 
 
 def _exact_columns(table: ReportTable) -> list[tuple[str, list[Any]]]:
-    """Return columns of exact values by name; columns with intervals are followed by columns of the interval ends."""
+    """Return columns of exact values by name; the ends of intervals get two columns, after any other values."""
     columns: list[tuple[str, list[Any]]] = []
     for number, column in enumerate(table.columns):
         cells = [row[number] for row in table.rows]

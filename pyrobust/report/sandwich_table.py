@@ -45,7 +45,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
 
     Returns:
         A table to print or to write. Its notes are the lines of `describe_run`, and one line for every crossing, that
-        is, for every image that was certainly misclassified within its certified radius.
+        is, for every image whose adversarial example lies within its certified radius (see ``Sandwich.crossings``).
 
     Raises:
         InputError: the run is of another kind or holds no image, or a value is out of range.

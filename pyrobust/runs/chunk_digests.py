@@ -148,7 +148,7 @@ class ChunkDigests:
     def _encoded(
         self, table: str, columns: Sequence[str], images: Sequence[int]
     ) -> Iterator[tuple[int, EncodedRows, int, int]]:
-        """Yield, for each chunk, its number, the rows of all chunks, and start and stop of its own rows among these."""
+        """Yield (number, rows of all these images, start, stop of its own rows) for each chunk that has such rows."""
         rows = self._rows(table, columns, images).fetchall()
         if not rows:
             return
@@ -174,7 +174,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split increasing chunk numbers into series of consecutive numbers, none of them too long to read at once."""
+        """Split increasing chunk numbers into consecutive series, of one chunk or at most ``_PIECE`` images each."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):

@@ -85,9 +85,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
     Raises:
         InputError: there is no path, or the files are not exactly the shards of one sweep. For example, a shard is
-            missing or given twice, or parameters differ. The message names every such fault. Shards may differ in
-            chunk, threads and order. Unless their guarantee is "grid", they may also differ in batch size, device and
-            torch version.
+        missing or given twice, or parameters differ. Shards may differ in chunk and order. Unless their guarantee is
+        "grid", they may also differ in batch size, threads, hardware, device and torch version.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])

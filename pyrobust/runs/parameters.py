@@ -66,7 +66,7 @@ def describe_differences(
 
 
 def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters with each dictionary replaced by its entries; entry names that occur twice are qualified."""
+    """Return parameters with each dictionary replaced by its entries; an entry named like a parameter is qualified."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
         entries = value.items() if isinstance(value, dict) else ()

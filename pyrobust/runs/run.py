@@ -156,11 +156,11 @@ class Run(Tabular):
         misclassified. ``upper_by`` is the attack that found the nearest adversarial example, x_adv. ``adversarial`` is
         the prediction at x_adv. A sandwich of a base classifier has three more columns. ``lower_by`` is the method of
         the lower bound. ``confidence`` is the softmax probability of the prediction. ``margin`` is the label's logit
-        minus the largest other logit at x_adv, rounded up. It is computed in the arithmetic for which ``lower`` holds
-        (exact or float32). It is given only where x_adv lies within the certified distance, that is, where ``lower`` is
-        positive and at least ``upper``. Elsewhere, it is NaN. A sandwich of a smoothed classifier has two more columns.
-        ``p_lower`` is a lower limit of p_A, the probability of the selected class. ``p_value`` is the p-value of the
-        test at x_adv (1 where nothing was tested).
+        minus the largest other logit at x_adv: the observed value if ``lower`` holds for float32 arithmetic, or an
+        upper bound of the exact value if ``lower`` holds for exact arithmetic. It is given only where x_adv lies within
+        the certified distance, that is, where ``lower`` is positive and at least ``upper``. Elsewhere, it is NaN. A
+        sandwich of a smoothed classifier has two more columns. ``p_lower`` is a lower limit of p_A, the probability of
+        the selected class. ``p_value`` is the p-value of the test at x_adv (1 where nothing was tested).
         """
         return join_blocks(list(self.blocks()))
 
@@ -207,7 +207,8 @@ class Run(Tabular):
 
         Args:
             name: "counts" for the estimation samples, "counts0" for the samples that selected the class, or
-                "counts_adv" for the samples with which a sandwich tests the adversarial example.
+                "counts_adv" for the samples with which a sandwich tests the adversarial example. Without a test, all
+                counts of "counts_adv" are 0.
 
         Returns:
             int64 [N, K+1]; the last column counts outputs without a winner, such as NaN.
@@ -359,11 +360,11 @@ class Run(Tabular):
 
         Returns:
             float32 [n, C, H, W]. For an attack at one epsilon, every entry is within epsilon. If the model is robust at
-            an image, the image's entry is the last iterate. For a minimum-norm attack, the entry is the nearest
-            adversarial example found, at any distance; it is the image itself if the image is misclassified or no
-            adversarial example was found. For a verification, the entry is the counterexample at the smallest epsilon
-            that has one, and is within this epsilon. It is the image itself if no epsilon has one. For a sandwich, the
-            entry is the same as for a minimum-norm attack.
+            an image, the image's entry is the last iterate or, for AutoAttack, the image itself. For a minimum-norm
+            attack, the entry is the nearest adversarial example found, at any distance; it is the image itself if the
+            image is misclassified or no adversarial example was found. For a verification, the entry is the
+            counterexample at the smallest epsilon that has one, and is within this epsilon. It is the image itself if
+            no epsilon has one. For a sandwich, the entry is the same as for a minimum-norm attack.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or does not have one of the

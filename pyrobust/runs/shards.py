@@ -295,7 +295,7 @@ def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
 
 
 def _read_fixed_header(path: Path) -> Header | None:
-    """Return the header of a run on images, else None; it is read without locks, since headers never change."""
+    """Return the header of a run on images, else None; it is read without locks, since headers hardly ever change."""
     for attempt in range(_ATTEMPTS):
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"

@@ -1,4 +1,4 @@
-"""Draw noisy samples of many images in full batches, and count the votes; small batches are processed together."""
+"""Draw noisy samples of many images in batches, and count the votes; small batches are drawn and counted together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SampleBlocks:
     Args:
         draw: draws the samples.
         runs: runs of consecutive samples of one image, at least one sample each (``SampleRun``).
-        stages: for each run, its stage ("select", "estimate", …), which determines the noise.
+        stages: for each run, its stage ("select", "estimate", …), on which its noise depends; see ``Sampler.count``.
         keys: Philox key of each run; empty if the seed is the key of all runs.
         rows: for each run, its row in ``counts``.
         counts: [R, K + 1], int64; updated in place.

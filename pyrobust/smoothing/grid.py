@@ -38,7 +38,7 @@ def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
 
 
 def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Raise an upper bound or p-value that holds for the drawn noise, so that it also holds for exact Gaussian noise.
+    """Raise an upper bound or p-value that holds for drawn noise, so that it also holds for exact noise on the grid.
 
     Computes ``min(1, p + delta)``, rounded up.
 

@@ -14,7 +14,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ImageNoise:
-    """Words and keys that determine the noise of B images, as docs/decisions/noise-contract.md defines them.
+    """The part of the noise's Philox keys and counters that belongs to each of B images.
+
+    docs/decisions/noise-contract.md defines keys and counters.
 
     Attributes:
         words: for each image, the third word of the Philox counter. Without keys, this word is the image's index in the

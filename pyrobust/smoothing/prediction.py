@@ -48,7 +48,7 @@ def decide(
 
 
 def joint_delta(delta: float, n: int) -> float:
-    """Bound the total variation distance of n drawn noise samples from n exact ones by n * delta, rounded up.
+    """Bound the total variation distance of n independent samples by n times the bound for one, rounded up.
 
     >>> joint_delta(0.0, 100), joint_delta(0.5, 100)
     (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Rule that uses a confidence sequence, at fixed sample sizes, to certify radii or to give them up."""
+"""Rule that certifies radii by a confidence sequence, or gives them up, from the counts at fixed sample sizes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ MARGIN: Final = decimals.MARGIN
 """Relative distance, 2^-40, from the first guess of a bound to the first value that is tried as the bound.
 
 It is relative to min(p, 1 - p) for a proportion p, and to |z| for a normal quantile z. The returned bound lies within 4
-such distances of the exact bound. Soundness does not depend on this distance.
+such distances plus 8 units in the last place of the exact bound. Soundness does not depend on this distance.
 """
 
 MAX_TRIALS: Final = arguments.MAX_TRIALS

@@ -39,7 +39,10 @@ _STOP_BITS: Final = 80
 
 
 def _log_tail(k: int, n: int, num: int, den: int) -> tuple[Decimal, Decimal]:
-    """Return upper bounds on ln P(X >= k) and P(X >= k) / P(X = k), X ~ Bin(n, num/den); call under context()."""
+    """Return upper bounds on ln P(X >= k) and P(X >= k) / P(X = k) for X ~ Bin(n, num/den).
+
+    Call under context(), with 0 < num < den.
+    """
     complement = den - num
     a, b = (n - k) * num, (k + 1) * complement
     term = total = _ONE

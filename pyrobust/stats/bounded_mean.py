@@ -98,7 +98,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
 
 def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float:
-    """Return a bound u such that the test is proved to reject "t >= v" for every v above u."""
+    """Return the least u found such that the test is proved to reject "t >= v" for every v above u."""
     n, largest = len(sizes), float(sizes.max())
     if not zeros.any():
         return 1.0

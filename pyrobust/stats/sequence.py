@@ -221,7 +221,10 @@ def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> Coun
 def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """Return the smallest count (step 1) or the largest (step -1) that meets ``holds``; N + 1 or -1 if none does."""
+    """Return the smallest count (step 1) or the largest (step -1) that meets ``holds``; N + 1 or -1 if none does.
+
+    ``holds`` must be monotone. The search starts at ``count``, an approximate result.
+    """
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))

@@ -32,7 +32,7 @@ _NEGLIGIBLE: Final = 1e-10
 
 
 def _prior(target: float, n_max: int) -> tuple[FloatArray, FloatArray]:
-    """Return a grid of failure probabilities p and its weights by Jeffreys' prior (uniform in arcsin(sqrt(p)))."""
+    """Return a grid of failure probabilities q and its weights by Jeffreys' prior (uniform in arcsin(sqrt(q)))."""
     angle, half = np.arcsin(np.sqrt(target)), 0.25 / np.sqrt(n_max)
     # Offsets from the target's angle grow geometrically, from half a standard deviation to 90 degrees.
     low, high = 1e-6, 60.0
@@ -69,8 +69,9 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
     """Return, for each look, the largest count at which the image is given up, int64; -1 if there is no such count.
 
-    ``certified`` holds the smallest certifying count of each look. ``target`` is the smallest frequency that certifies
-    at the last look, in (0, 1]. ``price`` is the price of one sample, in units of the value of a certificate.
+    Each count is below the look's smallest certifying count and below its sample size. ``certified`` holds the smallest
+    certifying count of each look. ``target`` is the smallest frequency that certifies at the last look, in (0, 1].
+    ``price`` is the price of one sample, in units of the value of a certificate.
     """
     n, certifying = np.asarray(looks, dtype=np.int64), np.asarray(certified, dtype=np.int64)
     n_max = int(n[-1])

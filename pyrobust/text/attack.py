@@ -81,10 +81,10 @@ class WordAttack(ABC):
         """Attack each text that is classified correctly; if targeted, each text that is not predicted as its target.
 
         The texts do not influence each other, although those under attack share batches. No text succeeds only because
-        of rounding in its batch. If the two largest logits of a text are so close that rounding may have decided
-        between them, the text is run again alone, and only the second result counts. This repetition counts as a query.
-        Apart from it, the attack on one text never sends the same text to the model twice. The same arguments give the
-        same result.
+        of rounding in its batch: if a text seems to succeed, but the label's logit and the largest other logit are so
+        close that rounding may have decided between them, the text is run again alone, and only the second result
+        counts. This repetition counts as a query. Apart from it, the attack on one text never sends the same text to
+        the model twice. The same arguments give the same result.
 
         Args:
             texts: N strings.

@@ -54,7 +54,7 @@ class WordBounds(Tabular):
         return (self.lower > 0).all(1)
 
     def _columns(self) -> dict[str, Any]:
-        """Return one row for each text, with the text's smallest margin."""
+        """Return the columns of a table with one row for each text, with the text's smallest margin."""
         smallest = self.lower.amin(1) if self.lower.shape[1] else torch.full((len(self),), torch.inf)
         return {
             "verified": self.verified.numpy(),
@@ -85,7 +85,7 @@ def certify_words(
     The texts form the product :math:`S_1 \times \dots \times S_L`, where :math:`S_i` is the set of words allowed at
     position i, as in Jia et al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving
     verified robustness to symbol substitutions via interval bound propagation" (both 2019). The number of texts is
-    exponential in L, but all texts are bounded in one pass. Both papers put a box around the vectors of the words at
+    exponential in L, but all texts are bounded in one pass. Jia et al. put a box around the vectors of the words at
     each position, and propagate this box. Here, linear functions of the word vectors x are bounded over the vectors of
     the allowed words themselves. Bounds are computed in this way before the first nonlinear layer and, with "crown" and
     "crown-ibp", also at the output. The minimum of a linear bound A·x + b is

@@ -18,9 +18,9 @@ class ExhaustiveSubstitution(WordAttack):
     """Try every combination of substitutes, those with the fewest changed words first.
 
     Without ``lowest_margin``, the distances in the result are exact: a success changes the smallest possible number of
-    words. A failure shows that the classifier, when it is run on the batches of this search, is correct on every
-    combination that ``max_changed`` and the constraints allow. The enumeration suits short texts, and serves to check
-    other attacks and certificates.
+    words. A failure shows that no combination that ``max_changed`` and the constraints allow succeeds, by the rule of
+    ``attack`` for logits that are close. The enumeration suits short texts, and serves to check other attacks and
+    certificates.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2; see ``WordSubstitution``.

@@ -52,9 +52,10 @@ class WordSubstitution(WordAttack):
         max_changed: largest share of the words that may be substituted, in (0, 1]; the resulting number of words is
             rounded down.
         max_queries: largest number of queries for each attacked text, counting the original text; never exceeded.
-        at_once: number of substitutes of the same word that the search on a text sends to the model together. The
-            queries of different texts always share batches. If few texts are attacked, a larger ``at_once`` gives
-            larger batches, but it may also spend queries on substitutes after the first one that succeeds.
+        at_once: number of substitutes that the search on a text sends to the model together; with a ``similarity``, all
+        substitutes of a word are sent together when the word is visited. The queries of different texts always share
+        batches. If few texts are attacked, a larger ``at_once`` gives larger batches, but it may also spend queries on
+        substitutes after the first one that succeeds.
         batch_size: largest number of texts in one call of the model.
 
     Raises:

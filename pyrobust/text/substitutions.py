@@ -136,7 +136,7 @@ def word_substitutions(
 
 
 def _substitutes(word: str, synonyms: Synonyms) -> tuple[str, ...]:
-    """Return the substitutes of a word in the word's case, without repetitions and without the word itself."""
+    """Return a word's substitutes, in its case if it was looked up in lower case, each once, without the word."""
     substitutes_of = _look_up(word, synonyms)
     if not substitutes_of and word != word.lower():
         substitutes_of = tuple(_in_case_of(word, substitute) for substitute in _look_up(word.lower(), synonyms))

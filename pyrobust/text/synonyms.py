@@ -231,7 +231,7 @@ def _line_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
-    """Return the position, word and substitutes of each entry of a JSON object; repeated keys give several entries."""
+    """Return the path, word and substitutes of each entry of a JSON object; repeated keys give several entries."""
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:

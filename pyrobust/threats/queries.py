@@ -22,10 +22,11 @@ class QueriesToSuccess:
 
     An attempt is censored if it ended without success before the budget was spent, or if its verdict or its number of
     queries is missing. The intervals need no assumption about censored attempts. For the lower end of a quantile's
-    interval, each censored attempt counts as a success at the query after its last one. For the lower end of the mean's
-    interval, it counts as a success at its last query. For all upper ends, it counts as a failure within the budget.
-    The estimates themselves are computed by the method of Kaplan and Meier (1958), which assumes that censored attempts
-    do not differ from the other attempts.
+    interval, a censored attempt counts as a success at the query after its last one. For the lower end of the mean's
+    interval, it counts as a success at its last query. If its verdict or number of queries is missing, it counts for
+    both lower ends as a success without any query. For all upper ends, a censored attempt counts as a failure within
+    the budget. The estimates themselves are computed by the method of Kaplan and Meier (1958), which assumes that
+    censored attempts do not differ from the other attempts.
 
     Attributes:
         budget: number of queries up to which successes count.
@@ -77,8 +78,8 @@ def queries_to_success(
     the behaviours as clusters, as in ``threat_success_rate``.
 
     Args:
-        verdicts: as in ``threat_success_rate``. Rows without ``queries`` have only one effect: they widen the
-            intervals.
+        verdicts: as in ``threat_success_rate``. Rows without ``queries`` widen the intervals, and reduce the weight of
+            the other attempts at their prompt in the estimates.
         budget: number of queries up to which successes count, at least 1. It has to be chosen before seeing the
             results.
         levels: shares in (0, 1) that define the quantiles.

@@ -141,7 +141,7 @@ def _fit(
 
 
 def accuracies(net: nn.Module, data: ImageSet, epsilon: float) -> tuple[float, float]:
-    """Return clean and certified accuracy of a net in eval mode, for pixels in [0, 1] and l∞ balls.
+    """Return a net's clean and certified accuracy in eval mode, for pixels in [0, 1], l∞ balls of radius epsilon.
 
     >>> from pyrobust.zoo import load_model
     >>> clean, certified = accuracies(load_model("zoo:digits-smooth-0.25"), load_digits("test"), 0.01)

@@ -215,7 +215,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> None:
-    """Queue messages as soon as they arrive, so that neither side waits for the other; exit with the main process."""
+    """Queue messages at once, so that driver and worker never deadlock; exit when the driver ends, even in a chunk."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             messages.put(connection.recv_bytes())

@@ -316,5 +316,5 @@ def _as_busy_as_others() -> Iterator[None]:
 
 
 def _log(data: dict[str, Any], **_: Any) -> None:
-    """Log the lines that Ray would otherwise print on standard output."""
+    """Log the lines that Ray would otherwise print."""
     logger.debug("%s", data.get("lines"))

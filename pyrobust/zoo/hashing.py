@@ -107,7 +107,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def _feed(digest: hashlib._Hash, chunk: bytes | memoryview) -> None:
-    """Add bytes to a hash, after their length, so that different sequences of bytes give different hashes."""
+    """Add a chunk to a hash, after its length, so that different sequences of chunks feed different bytes."""
     digest.update(len(chunk).to_bytes(8, "little"))
     digest.update(chunk)
 

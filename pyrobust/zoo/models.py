@@ -49,7 +49,7 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
             process.
         InputTypeError: the object is neither a torch module nor a callable that returns one.
         FileFormatError: the weights are missing, damaged or refused, or do not fit the model. If they do not fit, the
-            message lists the parameters that differ.
+            message lists the first 20 differences.
         MissingExtraError: ``.safetensors`` or ``robustbench:`` is used, but the package is not installed.
 
     >>> load_model("zoo:digits-smooth-0.50").training

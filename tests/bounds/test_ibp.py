@@ -133,6 +133,16 @@ def test_a_zero_of_the_other_sign_and_nan_are_changes() -> None:
         compute_ibp_bounds(model, X, 0.1)
 
 
+def test_an_attribute_that_contains_itself_is_compared() -> None:
+    model = net()
+    model.history = [1]
+    model.history.append(model.history)
+    state = ModuleState(model)
+    assert state.matches(model)
+    model.history[0] = 2
+    assert not state.matches(model)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int32, torch.uint8])
 def test_tensors_of_every_dtype_and_layout_are_compared(dtype: torch.dtype) -> None:
     layer = nn.Identity().eval()

@@ -53,8 +53,8 @@ class Diagnosis(Tabular):
     """The result of ``diagnose``: whether the failure of attacks on a model means that the model is robust.
 
     "nothing found" does not prove robustness: it says that the gradients are the model's own, and that no other attack
-    tried here fools more examples than the gradient-based attacks. "undecided" says less: there are no findings, but
-    the gradient could not be tested or attacks could not be compared; ``undecided`` has the reasons.
+    tried here fools significantly more examples than the gradient-based attacks. "undecided" says less: there are no
+    findings, but the gradient could not be tested or attacks could not be compared; ``undecided`` has the reasons.
 
     Attributes:
         verdict: the worst severity of the findings, "suspicious" or "masked". If there are no findings, or only notes,

@@ -53,7 +53,7 @@ class AttackedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs. Assigning a device moves a module there; None restores the module's own device."""
+        """Where the model runs. Assigning a device moves a module there; None stands for the module's own device."""
         return self.runner.device if callable(self._attacked) else self._chosen_device or torch.device("cpu")
 
     @device.setter
@@ -72,7 +72,7 @@ class AttackedModel:
         return self._made_runner
 
     def _cast(self, x: Tensor, clip: ClipRange | None) -> Tensor:
-        """Convert float64 examples to the model's dtype, with a warning the first time; return others unchanged.
+        """Cast float64 examples to the runner's ``input_dtype``, warning the first time; return others unchanged.
 
         A value in the clip range stays in it: if rounding would leave the range, the next float inside is taken.
         """

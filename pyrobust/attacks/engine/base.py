@@ -136,7 +136,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
             ``norms``.
         clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
-        clip_max: largest valid input value, a number or a tensor as for clip_min; it must be above clip_min.
+        clip_max: largest valid input value, a number above clip_min, or a tensor as for clip_min and nowhere below it.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step h of the values that an image file can hold, such as "1/255". It may be a fraction; a float, which is

@@ -153,7 +153,7 @@ class Levels:
 
         Args:
             norm: the norm of the ball.
-            x_adv: [B, ...], finite; a NaN stays NaN.
+            x_adv: [B, ...], finite.
             x: [B, ...], the clean images, on the grid; None to round without a ball.
             budget: [B], int64, see ``budgets``.
             final: put every point into the ball, even if its iterate is outside.
@@ -281,7 +281,7 @@ def _spend(
 
 
 def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Return lower and upper bounds [B] of the squared scale (l2) or shift (l1) whose rounded size is ``wanted``."""
+    """Return two squared scales (l2) or shifts (l1), [B] each, with rounded sizes <= and >= ``wanted``."""
     if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
         root, target, reach = length.sqrt().clamp_(min=1e-30), wanted.sqrt(), math.sqrt(values.shape[1]) / 2
         return ((target - reach).clamp_(min=0) / root).square_(), ((target + reach + 1) / root).square_()
@@ -291,7 +291,7 @@ def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tupl
 
 
 def _rounded(values: Tensor, parameter: Tensor, power: int, out: Tensor) -> Tensor:
-    """Write values u to ``out`` as round(√q·u) for squared scales q (l2), or max(0, round(u + t)) for shifts t (l1)."""
+    """Write to ``out`` round(√q·u) for squared scales q [B] (l2), or (round(u + t))₊ for shifts t [B] ≤ 1/2 (l1)."""
     if power == 2:
         return torch.mul(values, parameter.sqrt().to(values.dtype).unsqueeze(1), out=out).round_()
     return torch.add(values, parameter.to(values.dtype).unsqueeze(1), out=out).round_().clamp_(min=0)

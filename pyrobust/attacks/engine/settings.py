@@ -157,7 +157,7 @@ class Declared:
     _complete: bool = state(False)
 
     def _check_settings(self) -> None:
-        """Check settings that depend on each other: after construction, and whenever a setting is assigned."""
+        """Check settings that depend on each other: once all are assigned, and whenever one is assigned later."""
 
     def _constructed(self) -> None:
         """Compute what depends on the settings, as the constructor's last step."""

@@ -201,7 +201,7 @@ class AttackState:
         return self.place(self.norm.start(self.noise, draw, self.epsilon))
 
     def noise(self, family: str, first: int, count: int = 1, shape: Sequence[int] | None = None) -> Tensor:
-        """Draw noise [B, count, *shape] of unit variance, which depends on seed, image index, family and sample index.
+        """Draw noise [B, count, *shape] of unit variance from only seed, image index, family and sample index.
 
         The family is "gaussian", "uniform" (on [-√3, √3]) or "laplace"; ``first`` is the first sample index; ``shape``
         is the shape of one sample, by default an example's. One call for many samples is cheaper than many calls.

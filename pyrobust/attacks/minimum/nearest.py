@@ -64,7 +64,7 @@ class Nearest:
         return distance
 
     def take(self, other: Nearest, rows: Tensor | None = None) -> None:
-        """Adopt another search's points where they are nearer; ``rows`` [n] lists the examples of that search."""
+        """Adopt another search's points where they are nearer; it has the examples ``rows`` [n], by default all."""
         distance, x_adv = other.distance, other.x
         if rows is not None:
             distance = torch.full_like(self.distance, math.inf).index_copy_(0, rows, distance)

@@ -184,7 +184,7 @@ def _through_maximum(node: MaxPool, a: Tensor, z: CenteredRange) -> tuple[Tensor
 
 
 class _Shape(NamedTuple):
-    """Sizes of a convolution; ``sides`` counts the last rows and columns of its input that no window reaches."""
+    """Sizes of a convolution; ``sides`` counts the last rows and columns of its padded input that no window reaches."""
 
     sides: tuple[int, int]
     stride: tuple[int, int]

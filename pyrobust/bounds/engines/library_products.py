@@ -25,7 +25,7 @@ _Floats = npt.NDArray[Any]
 
 
 class LayerProduct(enum.IntEnum):
-    """A product with a layer's weights; the same as ``LayerProduct`` in csrc/bounds/engine/wide/library_products.h."""
+    """A product with a layer's weights; the same as ``Product`` in csrc/bounds/engine/wide/library_products.h."""
 
     FORWARD = 0  # W·z
     MAGNITUDE = 1  # |W|·z
@@ -140,7 +140,7 @@ class _Layer:
         return not bool(((sizes > 0) & (sizes < torch.finfo(sizes.dtype).smallest_normal)).any())
 
     def _block(self, magnitude: bool, *channels: int) -> Tensor:
-        """Return the weights or their magnitudes, for all or some input channels, packed if oneDNN needs this."""
+        """Return the weights or their magnitudes, for all or some input channels, in oneDNN's layout if ``_packed``."""
         key = (int(magnitude), *channels)
         if key not in self._blocks:
             weight = self.weight[:, slice(*channels)] if channels else self.weight

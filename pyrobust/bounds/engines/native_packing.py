@@ -236,7 +236,7 @@ def _slopes_below(node: Activation, row: ActivationRow) -> tuple[_Doubles, _Doub
 
 
 def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRule:
-    """Widen the intercepts and values of a rule by an error; return unknown bounds where values exceed ``largest``."""
+    """Return a rule with intercepts and values widened by an error, and unknown where values exceed ``largest``."""
 
     def apply(l: _Doubles, u: _Doubles) -> tuple[_Doubles, ...]:  # noqa: E741 - the field's names
         lower_slope, lower, upper_slope, upper, low, high = rule(l, u)

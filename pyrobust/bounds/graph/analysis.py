@@ -122,7 +122,7 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
-    """Return the nodes that add up the squares in a weighted sum of squares, and the node whose elements are squared.
+    """Return the nodes from a weighted sum of squares down to its squares, and the node whose elements are squared.
 
     The result is None unless the node is such a sum and its weights and shifts are ≥ 0. A ReLU may be among the nodes:
     it leaves the values, which are ≥ 0, unchanged.

@@ -18,7 +18,7 @@ def batch_kept_first(model: nn.Module) -> Iterator[None]:
 
     The modules' own forward pass moves the batch dimension behind the token dimension and merges the batch with the
     heads. Lowering rules, however, expect the batch as the first dimension. Attention modules whose forward pass was
-    overridden, or which lack ``batch_first``, stay as they are.
+    overridden, which lack ``batch_first``, or which have ``add_bias_kv`` or ``add_zero_attn``, stay as they are.
     """
     changed = [
         module

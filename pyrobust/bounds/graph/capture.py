@@ -376,7 +376,7 @@ class _Translation:
         raise ModelError("model: expected an output, got none")
 
     def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]], set[fx.Node]]:
-        """Match ``COMPOSITES``; return (operand, rule, numbers) by each match's last call, and a set of other calls."""
+        """Match ``COMPOSITES``; map each match's last call to (operand, rule, numbers); also return its other calls."""
         ends: dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]] = {}
         replaced: set[fx.Node] = set()
         inputs = set(self.program.graph_signature.user_inputs)

@@ -100,7 +100,7 @@ class Constant:
 
     @classmethod
     def evaluated(cls, function: Callable[..., Tensor], operands: Sequence[Constant]) -> Constant:
-        """Return the float result of a function of constants; these floats count as parameters of the real network."""
+        """Return the float result of a function of constants as parameters of the real network; errors: see ``of``."""
         constant = cls(function, lambda: enclosure(), tuple(operands), lambda: exact())
         enclosure, exact = _frozen(constant.value)
         constant.is_evaluated = True

@@ -42,7 +42,7 @@ def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[np
     """Return the weights of a node, rounded to a dtype, and their largest relative error.
 
     Raises:
-        ModelError: the relative error of a weight is infinite: its exact value is unknown, and it rounds to zero.
+        ModelError: the relative error of a weight is not finite: the weight overflows, or rounds to 0 but may not be 0.
     """
     exact = constant.exact()
     floating = torch.float64 if np.dtype(dtype) == np.float64 else torch.float32

@@ -253,7 +253,7 @@ def _read_nodes(output: Node) -> list[Node]:
 
 
 def _reads(node: Gather) -> dict[Node, Tensor]:
-    """Count how often a gather reads each element of its nodes; a read of relu(z) or relu(−z) is a read of z."""
+    """Count reads of each element of a gather's nodes; relu(z) and relu(−z) become z, with the larger count."""
     source = origin(node)
     counts = torch.bincount(source.places + 1, minlength=1 + sum(operand.size for operand in source.nodes))[1:]
     read = dict(zip(source.nodes, torch.split(counts, [operand.size for operand in source.nodes]), strict=True))

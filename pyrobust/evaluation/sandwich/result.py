@@ -289,7 +289,7 @@ class Sandwich(Tabular):
             replace: whether an existing file of any kind may be overwritten.
 
         Raises:
-            InputError: overwriting the file is not allowed, or the run is empty.
+            InputError: writing to ``path`` is not allowed, or the run is empty.
             MissingExtraError: jinja2 or Pillow is not installed.
             StoreError: the file cannot be written.
         """

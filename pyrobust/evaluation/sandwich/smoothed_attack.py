@@ -110,7 +110,9 @@ class SmoothedAttack:
         self.needed = (-float(special.ndtri(alpha_attack / 2)) + _RESERVE) / math.sqrt(n_attack)
 
     def find(self, x: Tensor, y: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the nearest points found, [B, ...], and whether the votes at each point reject the label, bool [B].
+        """Return the nearest points whose votes reject the labels, [B, ...], and whether one was found, bool [B].
+
+        Where none was found, the point is x.
 
         Args:
             x: [B, C, H, W], float32, in the clip range and on the smoother's grid.

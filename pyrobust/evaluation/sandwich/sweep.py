@@ -152,9 +152,9 @@ def sandwich_dataset(
     ``alpha_attack``.
 
     The true distance is at least the certified radius, and at most the distance of the adversarial example. If the
-    lower bound of an example is at least its upper bound, one of the two bounds must be false. Such an example is
-    called a crossing (``Sandwich.crossings``). Certified radii are searched up to 1.05 times the distance of the
-    adversarial example, so that false certificates can be detected.
+    lower bound of an example is above 0 and at least its upper bound, one of the two bounds must be false. Such an
+    example is called a crossing (``Sandwich.crossings``). Certified radii are searched up to 1.05 times the distance of
+    the adversarial example, so that false certificates can be detected.
 
     A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep.
 

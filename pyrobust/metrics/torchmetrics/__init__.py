@@ -2,8 +2,9 @@
 
 This module needs an extra, installed by ``pip install "pyrobust[torchmetrics]"``. Each metric corresponds to the
 function or class of the same name in ``pyrobust.metrics``. Its value is the value that this function or class gives for
-the examples of all batches and processes together. States are counts and sums, except for the state of
-``PerturbationQuantile``.
+the examples of all batches and processes together. The metrics of the survival curve correspond to members of
+``SurvivalCurve``, and ``PerturbationQuantile`` to ``perturbation_quantiles``. States are counts and sums, except for
+the state of ``PerturbationQuantile``.
 
 >>> import torch
 >>> from pyrobust.metrics.torchmetrics import RobustAccuracy

@@ -44,8 +44,8 @@ class Parameter:
         valid: function that tests an untrusted value.
         group: name of a group of parameters, of which a run has all or none; "" if every run has the parameter.
         execution: whether shards of one sweep may differ in the parameter. With "always", they may, because results do
-            not depend on it. With "off grid", they may, unless the guarantee is "grid", because the parameter is then
-            part of the certified classifier. With "", they may not.
+            not depend on it, except for rounding. With "off grid", they may, unless the guarantee is "grid", because
+            the parameter is then part of the certified classifier. With "", they may not.
         option: the parameter's command-line option; None if it has none.
     """
 

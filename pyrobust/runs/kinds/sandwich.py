@@ -102,10 +102,10 @@ class Sandwiched(Kind):
 class Sandwich(Sandwiched, Proving, layout="sandwich"):
     """A sandwich of a network: a lower and an upper bound of its distance to misclassification.
 
-    ``margin`` is the label's logit minus the largest other logit at the adversarial example x_adv, rounded up. It is
-    computed in the arithmetic for which ``lower`` holds (exact or float32). It is given only where x_adv lies within
-    the certified distance, that is, where ``lower`` is positive and at least ``upper``. Elsewhere, it is NaN (NULL in
-    the file).
+    ``margin`` is the label's logit minus the largest other logit at the adversarial example x_adv: the observed value
+    if ``lower`` holds for float32 arithmetic, or an upper bound of the exact value if ``lower`` holds for exact
+    arithmetic. It is given only where x_adv lies within the certified distance, that is, where ``lower`` is positive
+    and at least ``upper``. Elsewhere, it is NaN (NULL in the file).
     """
 
     norm = Proving.norm.offered(

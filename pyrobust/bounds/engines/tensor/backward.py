@@ -246,7 +246,7 @@ class BackwardPass:
         return total.where(~((a > 0) & (low[image] == -torch.inf)).any(1), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
-        """Return the coefficients of a layer's inputs, in new memory; ``a`` is overwritten."""
+        """Return the coefficients of a layer's inputs, in separate memory; ``a`` is overwritten, and may be reused."""
         layer = self.network.layers[i]
         node, window, first = layer.node, windows[i], layer.inputs[0]
         if isinstance(node, Linear | Conv2d):

@@ -70,6 +70,8 @@ class TensorEngine:
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
         """Return bounds [B, S] of rows [S, K] or [B, S, K] times the output; upper ones are inf without ``with_upper``.
 
+        Only "ibp" without rows gives upper bounds in any case.
+
         Raises:
             ModelError: matrix products on this device may not be IEEE float64, or one example does not fit into memory.
         """
@@ -264,7 +266,7 @@ class _Chunk:
         return LayerRange(z.lower.where(defined, -torch.inf), z.upper.where(defined, torch.inf), z.sum)
 
     def _refine(self, i: int) -> None:
-        """Run backward passes for the neurons of a layer that are unstable as inputs of some nonlinear layer.
+        """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
 
         Only affine layers and products are refined, because the range of a monotone function follows from the range of
         its input.
@@ -455,7 +457,7 @@ class _Chunk:
 
 
 def _unstable(function: Layer, z: LayerRange) -> Tensor:
-    """Return, bool [B, size], where a function is not linear on its range: a kink lies inside, or it is curved."""
+    """Return whether a neuron's range holds a kink, or more than a point of a curved function; bool [B, size]."""
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
         return _unstable_windows(function, z)

@@ -31,7 +31,7 @@ class Arithmetic:
     unbounded: bool = False
 
     def times(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the product; it is 0 if either factor is 0, even if the other is infinite."""
+        """Return the product; if ``unbounded``, it is 0 if either factor is 0, even if the other is infinite."""
         return torch.where((a == 0) | (b == 0), 0.0, a * b) if self.unbounded else a * b
 
     def share(self, roundings: int) -> float:
@@ -137,7 +137,7 @@ def _range(layer: Layer, inputs: list[LayerRange], arithmetic: Arithmetic) -> La
 def _unbounded_products(layer: Layer, z: LayerRange, arithmetic: Arithmetic) -> LayerRange:
     """Bound sums of products; each unbounded range is first shrunk to its finite end, or to 0 if it has none.
 
-    A bound of the sum is infinite if an unbounded range contributes to it with a nonzero weight.
+    A bound of the sum is infinite if an infinite end of a range contributes to it with a nonzero weight.
     """
     below, above = z.lower == -torch.inf, z.upper == torch.inf
     low = z.lower.where(~below, z.upper.where(~above, 0.0))

@@ -44,7 +44,7 @@ _NONE = torch.empty(0, dtype=torch.float64, device="cpu")
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Layer:
-    """A node as a layer; its tensors are float64, and empty if the node does not use them.
+    """A node as a layer; its tensors are empty if the node does not use them, and float64 if they hold constants.
 
     Attributes:
         node: the operation.
@@ -59,8 +59,8 @@ class Layer:
         pairs: [size, 2], the indices of the two elements that are compared for each element of a Sort.
         larger: bool [size], whether each element of a Sort is the larger of its pair.
         roundings: number of roundings of each value in the deployed forward pass; not set for a sum of products.
-        adds: number of additions to each of the layer's coefficients in a backward pass; more than 0 only if several
-            consumers add to them.
+        adds: number of additions to each of the layer's coefficients in a backward pass; 0 if a single consumer adds to
+            each of them at most once.
         fused: see ``Analysis``.
     """
 

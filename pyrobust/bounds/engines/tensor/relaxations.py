@@ -140,7 +140,7 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """Bound each input's part of a row's rounding error per unit of coefficient, with differences of inputs."""
+        """Bound the rounding error of a row for a coefficient of 1; the bound also covers differences of inputs."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 

@@ -39,8 +39,8 @@ def _leaky_relu_interval(node: Activation, lower: Tensor, upper: Tensor, roundin
 def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
     """Relax a leaky ReLU: an unstable neuron's lower bound is z if upper > −lower, else slope·z (Zhang et al., 2018).
 
-    The upper bound is the chord. Its slope is rounded, and its intercept is the smallest that holds at both ends for
-    this slope.
+    The upper bound is the chord. Its slope is rounded, and its intercept is the one that this slope needs at both
+    ends, rounded up.
     """
     slope = node.slope
     ones, zero = torch.ones_like(lower), torch.zeros_like(lower)
@@ -186,7 +186,7 @@ def _linear_pieces_relaxation(
     upper: Tensor,
     knots: Sequence[float],
 ) -> LinearRelaxation:
-    """Return the relaxation with the smallest area: the piece of the convex envelope at the middle of the range."""
+    """Return the relaxation of smallest area: the pieces of the convex and concave envelopes at the range's middle."""
     low, high = _linear_pieces_interval(below, above, lower, upper, knots)
     finite = lower.isfinite() & upper.isfinite()
     points = _at_knots(lower.where(finite, 0.0), upper.where(finite, 0.0), knots)

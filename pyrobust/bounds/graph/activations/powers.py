@@ -33,7 +33,7 @@ def _value(z: Tensor, p: float) -> Tensor:
 
 @functools.cache
 def _curve(p: float) -> Curve:
-    """Return the curve of z^p, which is restricted to z ≥ 0 if p is negative or not an integer."""
+    """Return the curve of z^p, restricted to z > 0 if p is negative, else to z ≥ 0 if p is not an integer."""
     whole = p == int(p)
     odd = whole and p % 2 == 1
     everywhere = whole and p > 0

@@ -77,7 +77,10 @@ def log_softmax(lowering: Lowering, z: Node, dim: int, option: object = None) ->
 
 
 def _sums_of_exponentials(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
-    """Compute 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for every element i, where j runs over i's row along ``dim``; it is [1, 1, P]."""
+    """Compute 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for every element i, where j runs over i's row along ``dim``.
+
+    The result is [1, 1, P]; in it, elements of a row along ``dim`` are adjacent.
+    """
     if not dim % (len(z.shape) + 1):
         raise lowering.unsupported("it mixes the examples of a batch")
     count = z.shape[dim % (len(z.shape) + 1) - 1]

@@ -147,7 +147,7 @@ def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
 
 
 def _combined(z: Node, axes: Sequence[Tensor]) -> Tensor:
-    """Return flat indices [outputs, K] of windows in z, given their indices along each axis; -1 means no element."""
+    """Return flat indices [outputs, K] of windows in z [C, ...], from those along each axis, [count, k]; -1: none."""
     windows = torch.zeros(1, 1, dtype=torch.int64)
     for n, positions in zip(z.shape[1:], axes, strict=True):
         both = windows[:, None, :, None] * n + positions[:, None, :]

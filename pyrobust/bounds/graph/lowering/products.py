@@ -28,7 +28,7 @@ def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """Compute a quotient, which is unbounded if the range of a divisor contains 0."""
+    """Compute a quotient; if the range of a divisor contains 0, nothing is known of the result."""
     if not isinstance(b, Node):
         return affine.divide(lowering, a, b)
     return multiply(lowering, a, activation(lowering, b, "reciprocal"))

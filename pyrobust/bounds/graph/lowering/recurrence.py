@@ -49,7 +49,7 @@ def _gates(lowering: Lowering, z: Node, count: int) -> list[Node]:
 
 
 def _simple(function: str) -> Cell:
-    """Return the cell with H' = f(Wx + b + Vh + d) (Elman, 1990)."""
+    """Return the cell with h' = f(Wx + b + Vh + d) (Elman, 1990)."""
 
     def step(lowering: Lowering, x: Node, state: State, weight: Constant, bias: Constant | None) -> State:
         total = _sum(lowering, x, _linear(lowering, state[0], weight, bias))

@@ -99,7 +99,7 @@ def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _rows(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """Return flat indices [rows, K]: one row of K elements along ``dims`` for each place in the other dimensions."""
+    """Return flat indices [rows, K] of elements along ``dims``; rows follow the other dimensions in their order."""
     along = sorted(dim % (len(z.shape) + 1) - 1 for dim in dims) or [-1]
     if along[0] < 0:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -123,7 +123,10 @@ def _extreme(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool, *,
 
 
 def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
-    """Return, at each place, the larger element of a and b or, with ``lowest``, the smaller one."""
+    """Return, at each place, the larger element of a and b or, with ``lowest``, the smaller one.
+
+    For a node z and a constant c, the result is c + relu(z − c) or, with ``lowest``, c − relu(c − z).
+    """
     if isinstance(a, Constant):
         a, b = b, a
     assert isinstance(a, Node)
