@@ -39,7 +39,7 @@ OMITTED: Final = Omitted.OMITTED
 """Stands for an omitted ``clip``, so that ``clip_min`` and ``clip_max`` apply."""
 
 ClipArgument: TypeAlias = tuple[Any, Any] | Literal[Omitted.OMITTED] | None
-"""The argument ``clip`` of an attack."""
+"""The argument ``clip`` of an attack: (low, high), None for no limit, or OMITTED."""
 
 LIMIT: Final = 2.0**120
 """Native code gets ±LIMIT for ±inf: LIMIT is finite in float32, and sums of its square are finite in float64."""

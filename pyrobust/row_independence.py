@@ -119,7 +119,8 @@ class RowProbe:
 
     Args:
         model: module or callable. If a probe fails, its submodules are searched for the cause.
-        logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
+        logits: function that returns the logits [N, K] of a batch [N, ...]; it is called in a session of the model's
+            ``Runner``.
         seed: seed for the random choice of the rows and of the later batches that are probed. It changes no result. By
             default, every run uses a different seed.
 

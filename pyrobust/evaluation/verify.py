@@ -77,11 +77,11 @@ def verify_dataset(
     a certified radius. After a crash, a kill or an exception, a second call with the same arguments resumes the sweep;
     the results are the same as without the interruption.
 
-    The model first classifies each image in a batch of one. An image that it misclassifies is falsified; the stage is
-    then "forward". Then the methods of the bounds run in turn, each on the images that are still undecided. An attack
-    runs on the undecided images *and on the verified ones*. A counterexample falsifies an image at all larger epsilons
-    too. A counterexample to a verified image is a bug, and raises a ModelError. If ``semantics`` is "real" and rounding
-    in the model itself can explain the counterexample, a warning is logged instead of this error.
+    The model first classifies each image in a batch of one. An image that it misclassifies is falsified, with "forward"
+    as its stage: the step that decided. Then the methods of the bounds run in turn, each on the images that are still
+    undecided. An attack runs on the undecided images *and on the verified ones*. A counterexample falsifies an image at
+    all larger epsilons too. A counterexample to a verified image is a bug, and raises a ModelError. If ``semantics`` is
+    "real" and rounding in the model itself can explain the counterexample, a warning is logged instead of this error.
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; the sweep runs it in evaluation mode.

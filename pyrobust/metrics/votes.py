@@ -236,7 +236,7 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 
 
 def worth_a_table(n: int, radii: int) -> bool:
-    """Whether a table of all radii is cheaper than inverting this number of radii."""
+    """Whether a table of the radii of all numbers of votes is cheaper than inverting ``radii`` radii one by one."""
     return n <= _LARGEST_TABLE and radii > _WORTH_A_TABLE * n
 
 

@@ -174,7 +174,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split increasing chunk numbers into consecutive series, of one chunk or at most ``_PIECE`` images each."""
+        """Split increasing chunk numbers into consecutive series; those of several chunks have ≤ ``_PIECE`` images."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):

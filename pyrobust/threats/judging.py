@@ -319,7 +319,7 @@ def inspect_model(judge: ModelJudge) -> Any:
 
 
 async def ask_inspect(judge: ModelJudge, prompt: ThreatPrompt, answer: str) -> Judgement:
-    """Judge an answer by a call of inspect-ai's model."""
+    """Judge an answer by a call of the judge's model through inspect-ai."""
     output = await inspect_model(judge).generate(judge.question(prompt, answer))
     return judge.parse(output.completion)
 

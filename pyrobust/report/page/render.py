@@ -55,9 +55,9 @@ def page_html(
         data: the data set, for pictures. If None, the data set is loaded again from the files that a run names. A data
             set that comes from code has to be given.
         alpha: probability that a given interval misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0. The page begins with the rates of all models at the first positive one.
-            If there are no radii, one common radius is chosen for each norm. It is a radius given to the runs, or a
-            round number.
+        radii: radii of the tables, at least 0. The page begins with the rates of all models at the first positive
+            radius. If there are no radii, one common radius is chosen for each norm. It is a radius given to the runs,
+            or a round number.
         title: title of the page; default: the models and data.
         live: for a run in progress, the page's notice about it.
 
@@ -187,9 +187,9 @@ def write_page(
         results: runs of any kind and certification logs.
         data: the data set, for pictures. If None, the data set is loaded again from the files that a run names.
         alpha: probability that a given interval misses the true value, in (0, 1).
-        radii: radii of the tables, at least 0. The page begins with the rates of all models at the first positive one.
-            If there are no radii, one common radius is chosen for each norm. It is a radius given to the runs, or a
-            round number.
+        radii: radii of the tables, at least 0. The page begins with the rates of all models at the first positive
+            radius. If there are no radii, one common radius is chosen for each norm. It is a radius given to the runs,
+            or a round number.
         title: title of the page; default: the models and data.
         replace: whether an existing file of any kind may be overwritten; the files of the results are never
             overwritten.

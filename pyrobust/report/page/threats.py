@@ -298,7 +298,7 @@ def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
 def attempt_columns(
     verdicts: ThreatVerdicts, answers: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Return the columns of the first attempts for the page's script; columns without content are left out.
+    """Return the columns of the attempts that the page's table has, which are the first ones; omit empty columns.
 
     ``answers`` are the answers of the attacked model, by id.
 

@@ -196,7 +196,7 @@ class BackwardPass:
         *,
         concretizes: bool = True,
     ) -> Tensor:
-        """Return lower bounds of rows from coefficients and constants; without ``concretizes``, leave the input out."""
+        """Return lower bounds of rows; without ``concretizes``, the input's coefficients are left out of the bounds."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue

@@ -45,7 +45,7 @@ _ARITHMETIC: dict[Any, Callable[..., Constant]] = {
 
 
 def constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: Any) -> Any:
-    """Translate a call on constants: move elements, use interval arithmetic, evaluate the call, or create a tensor."""
+    """Return the result of a call on constants: enclosed if it moves elements or is arithmetic, else evaluated."""
     operands: list[Constant] = []
 
     def noted(value: Any) -> Any:
