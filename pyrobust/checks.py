@@ -314,6 +314,9 @@ def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     >>> array("p_lower", [0.5, 0.75])
     array([0.5 , 0.75])
     """
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.double() if values.is_floating_point() else values
     with suppress(TypeError, ValueError):  # sequences of different lengths
         entries = np.asarray(values)
         if entries.dtype.kind in "fiu":
@@ -547,7 +550,7 @@ def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the mode
     pyrobust.errors.InputError: x: expected float32 values, which the model takes, got 0.1 at [0, 0]; a certificate...
     """
     cast = x.to(dtype)
-    if x.dtype.itemsize > cast.dtype.itemsize:
+    if x.dtype != cast.dtype and x.dtype.itemsize >= cast.dtype.itemsize:
         wrong = (cast.to(x.dtype) != x) & ~x.isnan()
         if bool(wrong.any()):
             short = str(dtype).removeprefix("torch.")

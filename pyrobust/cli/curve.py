@@ -39,7 +39,7 @@ _OPTIONS = {
 _MOST_POINTS = 10_000
 
 
-@sweep_command(options=_OPTIONS, shared=("skip", "max", "batch_size", "device"))
+@sweep_command(options=_OPTIONS, shared=("skip", "max", "batch_size", "device"), json_begins=b'{\n "model": ')
 def curve(call: Call) -> None:
     """Attack a classifier at many epsilons.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyrobust.attacks import Diagnosis
 
 # The JSON of one diagnosis may be overwritten by that of another.
-_JSON_BEGINS = b'{\n "exit_status": '
+_JSON_BEGINS = b'{\n "verdict": '
 _STYLES = {
     "nothing found": "green",
     "note": "dim",
@@ -91,7 +91,8 @@ def diagnose(values: dict[str, Any]) -> None:
     if json_file is not None:
         about = {"model": model_name(model, weights), "data": images.name, "data_sha256": images.sha256}
         selection = {"skip": skip, "max": limit, "seed": seed}
-        write_json({"exit_status": status, **about, **selection, **diagnosis.to_dict()}, json_file)
+        content = {"verdict": diagnosis.verdict, "exit_status": status, **about, **selection}
+        write_json(content | diagnosis.to_dict(), json_file)
     if status:
         raise typer.Exit(status)
 

@@ -220,8 +220,8 @@ def model_name(model: str, weights: Path | None) -> str:
     return model if weights is None else f"{model}, weights {weights.name}"
 
 
-# A summary may be overwritten by another one.
-_SUMMARY_BEGINS = b'{\n "kind": '
+#: First bytes of the summary of a run, which another summary may overwrite.
+SUMMARY_BEGINS = b'{\n "kind": '
 
 
 def check_json(
@@ -230,7 +230,7 @@ def check_json(
     replace: bool = False,
     plot: Path | None = None,
     *,
-    json_begins: bytes = _SUMMARY_BEGINS,
+    json_begins: bytes = SUMMARY_BEGINS,
 ) -> None:
     """Raise InputError, before any work is done, unless the files of ``--json`` and ``--plot`` may be written.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyrobust.cli.options import DATA, MODEL, WEIGHTS, Elsewhere, flag_of, offering, value_of
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_shard
 from pyrobust.cli.sweep import (
+    SUMMARY_BEGINS,
     check_json,
     executor_of,
     model_name,
@@ -56,7 +57,7 @@ class Call:
         afterwards: functions to call after the run has been shown.
     """
 
-    def __init__(self, command: str, options: Options, values: Mapping[str, Any]) -> None:
+    def __init__(self, command: str, options: Options, values: Mapping[str, Any], json_begins: bytes) -> None:
         self._command, self._options, self._values = command, options, values
         self._executor, self.device = executor_of(values.get("on"), values.get("devices"), values["device"])
         self.shard = parse_shard(values.get("shard"))
@@ -64,7 +65,8 @@ class Call:
         self.afterwards: list[Callable[[], None]] = []
         self.inputs = input_paths(values["data"], values["weights"])
         outputs = [*self.inputs, named_file(values.get("out"))]
-        check_json(values["json"], outputs, values.get("replace", False), values.get("plot"))
+        replace, plot = values.get("replace", False), values.get("plot")
+        check_json(values["json"], outputs, replace, plot, json_begins=json_begins)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -129,6 +131,7 @@ def sweep_command(
     options: Options = _NONE,
     shared: Collection[str] = tuple(SHARED),
     elsewhere: Mapping[str, Elsewhere] = MappingProxyType({}),
+    json_begins: bytes = SUMMARY_BEGINS,
 ) -> Callable[[Sweeping], Callable[..., None]]:
     """Make a command from a function that runs a sweep.
 
@@ -143,6 +146,7 @@ def sweep_command(
         shared: names of the options of ``SweepSettings`` that the command has.
         elsewhere: options of other commands, by name. If the user gives one, this command ends and names the other
             command (see ``offering``).
+        json_begins: the first bytes of the command's JSON files, which are overwritten without ``--replace``.
     """
     offered: dict[str, Option] = {"model": MODEL, "data": DATA, "weights": WEIGHTS}
     of_sweep = {name: SHARED[name] for name in shared}
@@ -153,7 +157,7 @@ def sweep_command(
     def decorate(function: Sweeping) -> Callable[..., None]:
         @functools.wraps(function)
         def sweep(values: dict[str, Any]) -> None:
-            call = Call(function.__name__, offered, values)
+            call = Call(function.__name__, offered, values, json_begins)
             run = function(call)
             if run is not None:
                 show_run(run, call["json"], call.curve)

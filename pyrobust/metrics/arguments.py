@@ -13,7 +13,6 @@ from pyrobust.checks import Numbers, as_tensor, first_wrong, kind, label_hint, s
 from pyrobust.errors import InputError, InputTypeError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def aligned_classes(**named: Numbers) -> tuple[Tensor, ...]:
@@ -24,7 +23,7 @@ def aligned_classes(**named: Numbers) -> tuple[Tensor, ...]:
     checked: list[Tensor] = []
     for name, value in named.items():
         value = _tensor(name, value)
-        if value.dtype not in _INTEGERS:
+        if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
             hint = "pass predicted_classes(logits)" if value.dim() == 2 else ""
             raise InputTypeError(name, "integers", value.dtype, hint)
         if value.dim() != 1:
@@ -34,7 +33,7 @@ def aligned_classes(**named: Numbers) -> tuple[Tensor, ...]:
         if checked and len(value) != len(checked[0]):
             raise InputError(name, f"one for each of the {len(checked[0])} examples", len(value))
         classes = value.detach().cpu().to(torch.int64)
-        least = 0 if name in ("labels", "targets") else -1
+        least = 0 if name in ("labels", "targets") or not value.dtype.is_signed else -1  # 2**64 - 1 wraps to -1
         wrong = classes < least
         if bool(wrong.any()):
             raise InputError(name, f"classes of at least {least}", first_wrong(classes, wrong))

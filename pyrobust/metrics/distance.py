@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, Numbers, attack_norm_name, finite_values, float_tensor
+from pyrobust.checks import AttackNormName, NormLike, Numbers, attack_norm_name, finite_values, float_tensor
 from pyrobust.errors import InputError
 
 from .arguments import checked_distances
@@ -57,10 +57,14 @@ def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
     >>> [float(distances(x_adv, x, norm)) for norm in ("linf", "l2", "l1", "l0")]
     [4.0, 5.0, 7.0, 2.0]
     """
-    norm = attack_norm_name("norm", norm)
+    return _distances(*_checked(x_adv, x), attack_norm_name("norm", norm))
+
+
+def _checked(x_adv: Numbers, x: Numbers) -> tuple[Tensor, Tensor]:
+    """Check two batches of examples; return them as tensors without gradients."""
     x_adv, x = (float_tensor(name, value, dtype=torch.float64) for name, value in (("x_adv", x_adv), ("x", x)))
     for name, value in (("x_adv", x_adv), ("x", x)):
-        if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
+        if value.dim() < 2 or math.prod(value.shape[1:]) == 0:
             raise InputError(name, "a batch [N, ...] of non-empty examples", f"shape {tuple(value.shape)}")
     if x_adv.shape != x.shape or x_adv.device != x.device:
         raise InputError(
@@ -68,8 +72,12 @@ def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
         )
     for name, value in (("x_adv", x_adv), ("x", x)):
         finite_values(name, value.detach())
-    rows = max(1, _CHUNK // max(1, x[:1].numel()))
-    chunks = list(zip(torch.split(x_adv.detach(), rows), torch.split(x.detach(), rows), strict=True))
+    return x_adv.detach(), x.detach()
+
+
+def _distances(x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
+    rows = max(1, _CHUNK // math.prod(x.shape[1:]))
+    chunks = list(zip(torch.split(x_adv, rows), torch.split(x, rows), strict=True))
     if norm == "l0":  # a difference may be flushed to zero, but a comparison is exact
         return torch.cat([(a.double() != b.double()).flatten(1).sum(1).double() for a, b in chunks])
     return torch.cat(
@@ -77,7 +85,7 @@ def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
     )
 
 
-def distances_above(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
+def distances_above(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
     """Return the smallest float64 numbers that are at least the exact distances ``‖x_advᵢ − xᵢ‖``.
 
     Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so the result is
@@ -100,22 +108,24 @@ def distances_above(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor
     (0.30000000447034836, True)
     """
     norm = attack_norm_name("norm", norm)
-    rounded = distances(x_adv, x, norm).cpu()
+    x_adv, x = _checked(x_adv, x)
     if norm == "l0":
-        return rounded
-    rows = zip(*(tensor.detach().cpu().double().flatten(1).numpy() for tensor in (x_adv, x)), strict=True)
+        return _distances(x_adv, x, norm).cpu()
+    rows = zip(*(tensor.cpu().double().flatten(1).numpy() for tensor in (x_adv, x)), strict=True)
     above = [_distance_above(a, b, norm) for a, b in rows]
     return torch.tensor(above, dtype=torch.float64, device="cpu")
 
 
 def _distance_above(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], norm: str) -> float:
-    """Distance of one example, rounded up."""
-    delta = a - b
-    virtual = delta - a
-    error = (a - (delta - virtual)) - (b + virtual)  # the exact error of the difference (Knuth, TAOCP 2, 4.2.2)
-    size = np.abs(delta[delta != 0])
+    """Distance of one example, rounded up; inf if it is above the largest float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        delta = a - b
+        virtual = delta - a
+        error = (a - (delta - virtual)) - (b + virtual)  # the exact error of the difference (Knuth, TAOCP 2, 4.2.2)
+        size = np.abs(delta[delta != 0])
+        overflows = not math.isfinite(size.sum())
     extreme = size.size and not (size.min() >= _LEAST_SQUARED and size.max() <= 1 / _LEAST_SQUARED)
-    if error.any() or (norm == "l2" and extreme):
+    if error.any() or overflows or (norm == "l2" and extreme):
         return _rational_distance_above(a.tolist(), b.tolist(), norm)
     if norm == "linf":
         return float(size.max(initial=0.0))
@@ -143,6 +153,8 @@ def _square_terms(size: npt.NDArray[np.float64]) -> list[float]:
 def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float:
     delta = [abs(Fraction(p) - Fraction(q)) for p, q in zip(a, b, strict=True) if p != q]
     exact = max(delta) if norm == "linf" else sum((z * z if norm == "l2" else z for z in delta), Fraction(0))
+    if exact > (_LARGEST**2 if norm == "l2" else _LARGEST):
+        return math.inf
     # Decimal square roots neither overflow nor underflow; the loop corrects the last digits.
     with decimal.localcontext() as context:
         context.prec = 40
@@ -155,7 +167,7 @@ def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float
     return result
 
 
-def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
+def is_within(x_adv: Numbers, x: Numbers, norm: NormLike, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
     Where rounding cannot change the answer, distances computed in float64 are compared with epsilon; elsewhere, the
@@ -166,10 +178,12 @@ def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tens
     tensor([False,  True])
     """
     norm = attack_norm_name("norm", norm)
-    distance, radius = distances(x_adv, x, norm).cpu(), epsilon.detach().cpu()
+    x_adv, x = _checked(x_adv, x)
+    distance, radius = _distances(x_adv, x, norm).cpu(), epsilon.detach().cpu()
     within = distance <= radius
-    # Far more than the rounding error of the sums; squares of radii below 1e-150 underflow.
-    close = ((distance - radius).abs() <= 1e-9 * radius) | (radius < 1e-150)
+    # Far more than the rounding error of the sums; squares of radii below 1e-150 underflow, and large squares overflow.
+    close = ((distance - radius).abs() <= 1e-9 * radius) | (radius < 1e-150) | distance.isinf()
+    close &= radius.isfinite()
     for row in close.nonzero()[:, 0].tolist():
         within[row] = _exactly_within(x_adv[row], x[row], norm, Fraction(float(radius[row])))
     return within
@@ -185,7 +199,7 @@ def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bo
     return (max(delta, default=Fraction(0)) if norm == "linf" else sum(delta, Fraction(0))) <= radius
 
 
-def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
+def box_distances_above(x_adv: Numbers, x: Numbers, box: Tensor) -> Tensor:
     """Return the smallest float64 numbers that are at least the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0.
 
     Args:
@@ -200,8 +214,7 @@ def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
     >>> box_distances_above(x_adv, torch.tensor([[0.0, 1.0], [0.0, 1.0]]), box)
     tensor([2., inf], dtype=torch.float64)
     """
-    distances(x_adv, x)  # checks the arguments
-    pairs = zip(*(tensor.detach().cpu().double().flatten(1).numpy() for tensor in (x_adv, x)), strict=True)
+    pairs = zip(*(tensor.cpu().double().flatten(1).numpy() for tensor in _checked(x_adv, x)), strict=True)
     radius = box.detach().cpu().double().flatten().numpy()
     above = [_box_distance_above(a, b, radius) for a, b in pairs]
     return torch.tensor(above, dtype=torch.float64, device="cpu")

@@ -130,9 +130,11 @@ def _tensors(logits: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
 def _positive(labels: Tensor) -> Tensor:
     """Return a mask of the labels that are 1; the labels must be all in {0, 1} or all in {-1, 1}."""
     positive = labels == 1
-    if bool((positive | (labels == 0)).all()) or bool((positive | (labels == -1)).all()):
+    # torch compares -1 with unsigned numbers modulo 2**bits, so 255 would count as -1.
+    minus = labels == -1 if labels.dtype.is_signed else torch.zeros_like(positive)
+    if bool((positive | (labels == 0)).all()) or bool((positive | minus).all()):
         return positive
-    wrong = ~(positive | (labels == 0) | (labels == -1))
+    wrong = ~(positive | (labels == 0) | minus)
     if bool(wrong.any()):
         got = first_wrong(labels, wrong)
         if labels.is_floating_point() and bool(((labels >= -1) & (labels <= 1)).all()):

@@ -81,15 +81,16 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
     5
     """
     robust = checked_run(run).robust
-    totals = total_rows(run, alpha)
     broken_by = run.table["broken_by"].tolist()
     planned = attacks_of(run.parameters)
     names = dict.fromkeys([*planned, *sorted(set(broken_by) - {"", "clean"})])
     if run.header.type.stepwise:
         curve = curve or minimum_norm_curve(run, alpha=alpha)
+        totals = total_rows(run, curve.alpha)
         nearest: list[Row] = [(*count_cells(f"nearest by {name}", broken_by.count(name), run), "") for name in names]
         nearest += [(*count_cells("none found", broken_by.count(""), run), "")] if "" in broken_by else []
         return shares_table("Attack", describe_run(run), totals, nearest, *_step_rows(curve), alpha=curve.alpha)
+    totals = total_rows(run, alpha)
     attacks: list[Row] = [(*count_cells(f"broken by {name}", broken_by.count(name), run), "") for name in names]
     broken = run.correct & ~robust
     mean = _mean(run.table["distance"][broken].tolist())

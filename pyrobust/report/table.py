@@ -65,7 +65,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     is unsuitable for ranking classifiers.
 
     Args:
-        run: a run of kind certify, with at least one image.
+        run: a run of kind certify, or of kind verify with radii, with at least one image.
         radii: at least 0, in the unit of the input; default: `default_radii`.
         alpha: probability that a given interval misses the true value, in (0, 1).
 
@@ -85,7 +85,9 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     >>> [len(section) for section in certified_accuracy_table(run, [0.0, 0.25]).sections]
     [3, 8, 2, 2]
     """
-    checked_run(run)
+    kind = checked_run(run).header.type
+    if kind.certified != "radius":
+        raise InputError("run", "a run with certified radii, of kind certify or verify", run.kind, f"use {kind.table}")
     radii = default_radii(run) if radii is None else non_negatives("radii", radii, infinite=True)
     accuracies = run.certified_accuracy(radii)
     totals = _prediction_rows(run, alpha)

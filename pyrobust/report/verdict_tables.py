@@ -88,7 +88,7 @@ def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple
     names = ["model"] if by is None else [choice("by", name, verdicts.names) for name in by]
     if len(set(verdicts.column("threat"))) > 1:
         names.append("threat")
-    if len(judges_of(verdicts)) > 1 and len(set(verdicts.column("id"))) < len(verdicts):
+    if len(judges_of(verdicts)) > 1:
         names.append("judge")
     return tuple(dict.fromkeys(names))
 

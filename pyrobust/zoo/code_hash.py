@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import functools
 import hashlib
@@ -45,7 +46,7 @@ def code_hash(model: Any) -> str:
     """
     seen: set[tuple[str, str]] = set()
     parts: set[str] = set()
-    work = [definition for value in _definitions(model) for definition in _places(value)]
+    work = [definition for value in _definitions(model, set()) for definition in _places(value)]
     while work:
         module_name, name = work.pop()
         if (module_name, name) in seen:
@@ -63,36 +64,42 @@ def code_hash(model: Any) -> str:
     return digest.hexdigest() if parts else ""
 
 
-def _definitions(model: Any) -> Iterator[Any]:
-    """Yield the classes and functions that a model consists of."""
+def _definitions(model: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield the classes and functions that a model consists of; ``seen`` has the ids of what was visited before."""
     if not isinstance(model, nn.Module):
-        yield from _functions(model)
+        yield from _functions(model, seen)
         return
     for module in model.modules():
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
         yield from type(module).__mro__
         hooks = (module._forward_hooks, module._forward_pre_hooks)
         for value in [*vars(module).values(), *(hook for table in hooks for hook in table.values())]:
             if callable(value) and not isinstance(value, nn.Module):
-                yield from _functions(value)
+                yield from _functions(value, seen)
 
 
-def _functions(value: Any) -> Iterator[Any]:
+def _functions(value: Any, seen: set[int]) -> Iterator[Any]:
     """Yield the functions and classes that make up a callable."""
     if isinstance(value, functools.partial):
-        yield from _functions(value.func)
+        yield from _functions(value.func, seen)
         return
     value = inspect.unwrap(value)
     if isinstance(value, types.MethodType):
         yield type(value.__self__)
         value = value.__func__
     if isinstance(value, types.FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
         yield value
         for cell in value.__closure__ or ():
-            content = cell.cell_contents
-            if isinstance(content, nn.Module):
-                yield from _definitions(content)
-            elif isinstance(content, types.FunctionType) and content is not value:
-                yield from _functions(content)
+            content = None
+            with contextlib.suppress(ValueError):  # an empty cell: a name that was never bound
+                content = cell.cell_contents
+            if isinstance(content, nn.Module | types.FunctionType):
+                yield from _definitions(content, seen)
     else:
         yield from (value if isinstance(value, type) else type(value)).__mro__
 

@@ -174,7 +174,7 @@ def load_saved(folder: str | os.PathLike[str], name: str | None = None) -> Image
 def _write_folder(
     folder: Path, levels: npt.NDArray[np.uint8], index: list[int], head: list[str], rows: dict[int, list[str]]
 ) -> None:
-    rows = _existing_rows(folder, head, "path") | rows
+    saved = _existing_rows(folder, head, "path")
     new: list[int] = []
     for position, number in enumerate(index):
         if not (folder / _name(number)).exists():
@@ -183,6 +183,12 @@ def _write_folder(
             raise InputError(
                 "path", f"no other image named {_name(number)} in {str(folder)!r}", hint="name a new folder"
             )
+    changed = next((number for number, row in rows.items() if saved.get(number, row) != row), None)
+    if changed is not None:
+        raise InputError(
+            "path", f"the row of {_name(changed)} in {str(folder / TABLE)!r}", "another row", "name a new folder"
+        )
+    rows = saved | rows
     if not folder.exists() or not (folder / TABLE).exists():  # marks the folder as one to complete
         write_together(folder, {TABLE: _table(head, {})})
     for begin in range(0, len(new), _CHUNK):

@@ -84,6 +84,8 @@ def test_json(pyrobust: Any, tmp_path: Path) -> None:
     # over the earlier one, and on standard output
     pyrobust.ok(*arguments, "d.json")
     assert (tmp_path / "d.json").read_text() == text
+    (tmp_path / "audit.json").write_text('{\n "exit_status": 0,\n "logs": []\n}\n')
+    assert "which exists" in pyrobust(*arguments, "audit.json").error
     done = pyrobust(*arguments, "-")
     assert done.out == text
     assert "verdict: nothing found" in done.err

@@ -159,3 +159,31 @@ def test_bad_quantiles():
     ]:
         with pytest.raises(error, match=match):
             metrics.perturbation_quantiles(minimum, q)
+
+
+def test_arrays_and_lists_have_exact_distances_too() -> None:
+    x, x_adv = [[0.0, 0.0]], [[3.0, -4.0]]
+    for norm, distance in (("linf", 4.0), ("l2", 5.0), ("l1", 7.0), ("l0", 2.0)):
+        for a, b in ((x_adv, x), (np.array(x_adv), np.array(x)), (torch.tensor(x_adv, requires_grad=True), x)):
+            assert metrics.distances_above(a, b, norm).tolist() == [distance]
+            assert is_within(a, b, norm, torch.tensor([distance]).double()).tolist() == [True]
+    with pytest.raises(InputError, match="non-empty examples"):
+        metrics.distances(torch.zeros(0, 0), torch.zeros(0, 0), "linf")
+
+
+def test_distances_that_overflow() -> None:
+    largest = float(np.finfo(np.float64).max)
+    x, x_adv = (torch.tensor([row], dtype=torch.float64) for row in ([-largest, 0.0], [largest, 1.0]))
+    for norm in ("linf", "l2", "l1"):
+        assert metrics.distances_above(x_adv, x, norm).tolist() == [math.inf]
+        assert is_within(x_adv, x, norm, torch.tensor([largest], dtype=torch.float64)).tolist() == [False]
+        assert is_within(x_adv, x, norm, torch.tensor([math.inf]).double()).tolist() == [True]
+    x, x_adv = (
+        torch.zeros(1, 2).double(),
+        torch.full((1, 2), 1e200, dtype=torch.float64),
+    )  # squares overflow, the distance does not
+    assert metrics.distances_above(x_adv, x, "l2").item() == pytest.approx(math.sqrt(2) * 1e200)
+    for epsilon, within in ((1.4e200, False), (1.42e200, True)):
+        assert is_within(x_adv, x, "l2", torch.tensor([epsilon], dtype=torch.float64)).tolist() == [within]
+    ten = torch.full((1, 10), 1e308, dtype=torch.float64)
+    assert metrics.distances_above(ten, torch.zeros_like(ten), "l1").tolist() == [math.inf]

@@ -260,3 +260,13 @@ def test_the_order_of_keras_is_named() -> None:
         lipschitz.BinaryProvableAvgRobustness()(SIDES, BINARY)
     with pytest.raises(InputError, match="smoothed labels"):
         deel_lip.CategoricalProvableRobustAccuracy()(rows(LABELS, 0) * 0.9 + 1 / 30, LOGITS)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])
+def test_the_largest_unsigned_label_is_not_minus_one(dtype: torch.dtype) -> None:
+    largest = torch.iinfo(dtype).max
+    with pytest.raises(InputError, match=f"got {largest} at index 1"):
+        binary_margins(torch.tensor([2.0, 3.0]), torch.tensor([1, largest], dtype=dtype))
+    with pytest.raises(InputError, match=f"got {largest}"):
+        categorical_margins(torch.tensor([[2.0, 3.0, 1.0]]), torch.tensor([[largest, 1, largest]], dtype=dtype))
+    assert binary_margins(torch.tensor([2.0, 3.0]), torch.tensor([1, 0], dtype=dtype)).tolist() == [2.0, -3.0]

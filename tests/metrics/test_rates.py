@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -164,3 +165,12 @@ def test_bad_input():
     ]:
         with pytest.raises(InputError, match=f"^{match}"):
             call()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_unsigned_classes(dtype: str) -> None:
+    classes = np.array([1, 2, 3], dtype=dtype)
+    assert metrics.clean_accuracy(classes, classes).value == 1.0
+    if dtype == "uint64":
+        with pytest.raises(InputError, match="classes of at least 0"):
+            metrics.clean_accuracy(np.array([2**64 - 1], dtype=dtype), np.array([1]))

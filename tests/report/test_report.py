@@ -12,12 +12,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from pyrobust.attacks import FGSM
+from pyrobust.attacks import DDN, FGSM
 from pyrobust.errors import InputError
 from pyrobust.evaluation import (
     Run,
     attack_dataset,
     certify_dataset,
+    minimum_norm_curve,
     predict_dataset,
     robustness_curve,
     verify_dataset,
@@ -212,3 +213,14 @@ def test_a_run_without_bounds_is_a_subject_of_its_own(predictions: Run, monkeypa
     monkeypatch.setattr(Predict, "smoothed", False)
     [subject] = subjects_of(predictions)
     assert (subject.smoothed, subject.lower, subject.upper) == (False, None, None)
+
+
+def test_intervals_of_a_curve_have_its_alpha() -> None:
+    run = attack_dataset(DDN(load_model(NAME), epsilon=0.5, steps=4), load_data("digits"), max_images=8, minimum=True)
+    narrow, wide = (attack_table(run, curve=minimum_norm_curve(run, alpha=alpha)) for alpha in (0.05, 0.01))
+    assert "99 % interval" in str(wide.columns)
+    texts = [[[str(cell) for cell in row] for row in table.rows[:4]] for table in (narrow, wide)]
+    assert texts[0] != texts[1]
+    assert [[str(cell) for cell in row] for row in attack_table(run, alpha=0.01).rows[:4]] == texts[1]
+    with pytest.raises(InputError, match="run: expected a run with certified radii"):
+        certified_accuracy_table(run)

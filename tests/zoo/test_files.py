@@ -209,6 +209,9 @@ def test_a_folder_is_completed_and_nothing_is_overwritten(tmp_path: Path) -> Non
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     with pytest.raises(InputError, match="expected no other image named 000010"):
         save_images(folder, x[:1], [2], indices=[10], columns={"distance": [0]}, about="sweep")
+    for label, distance in ((1, 2), (2, 1)):  # the row that is there says class 2, distance 2
+        with pytest.raises(InputError, match="path: expected the row of 000010"):
+            save_images(folder, x[1:2], [label], indices=[10], columns={"distance": [distance]}, about="sweep")
     with pytest.raises(InputError, match="expected a folder of the same images"):
         save_images(folder, x[:1], [2], indices=[40], columns={"distance": [0]}, about="another")
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

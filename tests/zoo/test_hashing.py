@@ -343,3 +343,28 @@ def test_modules_without_source_and_of_torch_have_none() -> None:
     assert code_hash(nn.Sequential(nn.ReLU())) == ""
     assert code_hash(load_model("zoo:digits-smooth-0.25")) == ""
     assert len(code_hash(lambda x: x)) == 64
+
+
+def test_hooks_that_hold_their_module_and_empty_cells() -> None:
+    class Hooked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+            self.seen: list[Tensor] = []
+            self.layer.register_forward_hook(lambda module, inputs, output: self.seen.append(output.detach()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)  # type: ignore[no-any-return]
+
+    def other(x: Tensor) -> Tensor:
+        return one(x) if len(x) > 9 else x
+
+    def one(x: Tensor) -> Tensor:
+        return other(x) if len(x) > 5 else x
+
+    def empty(x: Tensor) -> Tensor:
+        return never(x)  # type: ignore[no-any-return]
+
+    assert len(code_hash(Hooked())) == len(code_hash(one)) == len(code_hash(empty)) == 64
+    if False:
+        never = one  # type: ignore[unreachable]

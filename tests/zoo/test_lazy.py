@@ -630,3 +630,15 @@ def test_missing_extras_are_named(module: str, extra: str, tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"pyrobust\[{extra}\]"):
         load_data(spec)
+
+
+def test_the_default_dtype_changes_neither_images_nor_hashes() -> None:
+    x, y = torch.arange(12.0).view(3, 1, 2, 2) / 255, torch.tensor([0, 1, 2])
+    expected = ImageSet("set", x, y).sha256
+    torch.set_default_dtype(torch.float64)
+    try:
+        images = LazyImages(torch.utils.data.TensorDataset(x, y), "set")
+        assert images.sha256 == expected
+        assert images.read([2])[0].dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -171,14 +171,18 @@ def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) ->
         ranked = sorted(rates, key=lambda rate: -rate.value if rate.value == rate.value else 0.0)
         notes = rate_notes(rates)
         if len(ranked) > _MOST_GROUPS:
-            notes.append(f"The {_MOST_GROUPS} highest of {len(ranked):,} rates are shown; the table has all.")
+            notes.append(
+                f"The {_MOST_GROUPS - 1} highest and the lowest of {len(ranked):,} rates are shown; the table has all."
+            )
+            lowest = next((rate for rate in reversed(ranked) if rate.value == rate.value), ranked[-1])
+            ranked = [*ranked[: _MOST_GROUPS - 1], lowest]
         charts.append(
             RateChart(
                 f"s1-rates-{number}",
                 "Success rate by " + " and ".join(_TITLES.get(name, name) for name in names),
                 " ".join(notes),
                 ", ".join(names),
-                tuple(map(_row, ranked[:_MOST_GROUPS])),
+                tuple(map(_row, ranked)),
                 any(rate.missing for rate in rates),
             )
         )

@@ -39,11 +39,13 @@ def verdict(subject: PageSubject) -> str:
     """Summarize the bounds of a subject in one sentence."""
     examples = f"{len(subject):,} examples" if len(subject) > 1 else "one example"
     radius = subject.headline
+    correct = f"{'The smoothed classifier' if subject.smoothed else 'The network'} is correct on "
+    correct += f"{_percent(subject.clean)} of {examples}"
     if subject.lower is None and subject.upper is None:
-        what = "The smoothed classifier" if subject.smoothed else "The network"
-        return f"{what} is correct on {_percent(subject.clean)} of {examples}; nothing was certified or attacked."
+        return f"{correct}; nothing was certified or attacked."
     if not radius > 0:
-        return f"The network is correct on {_percent(subject.clean)} of {examples}; no radius above 0 was certified."
+        some = subject.lower is not None and bool((subject.lower.radius > 0).any())
+        return f"{correct}." if some else f"{correct}; no radius above 0 was certified."
     within = f"{norm_name(subject.norm)} radius {number_text(radius)}"
     certified = subject.rate(int(subject.certified(radius).sum()))
     withstood = subject.rate(int((~subject.broken(radius)).sum()))

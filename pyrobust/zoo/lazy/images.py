@@ -114,7 +114,7 @@ class LazyImages(LabelledImages):
         return self._manifest.low, self._manifest.high
 
     def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        x, y = torch.empty(len(indices), *self.shape), torch.empty(len(indices), dtype=torch.int64)
+        x, y = torch.empty(len(indices), *self.shape, dtype=torch.float32), torch.empty(len(indices), dtype=torch.int64)
         places: dict[int, list[int]] = {}
         for position, index in enumerate(indices):
             places.setdefault(index // self._manifest.block, []).append(position)

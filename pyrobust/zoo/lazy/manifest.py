@@ -143,7 +143,7 @@ def read_block(
 
     Raises FileFormatError if the stream ends early, or an image has another shape.
     """
-    x, y = torch.empty(count, *shape), torch.empty(count, dtype=torch.int64)
+    x, y = torch.empty(count, *shape, dtype=torch.float32), torch.empty(count, dtype=torch.int64)
     position = START
     for index in range(count):
         row = next(rows, None)
