@@ -1,9 +1,9 @@
 """Argument checks, one for each kind of argument, and short forms of values for messages.
 
 Every check takes the argument's name first, and converts the types that it accepts to a single type. Errors read
-``name: expected …, got …``; a wrong type raises `InputTypeError`, and a value out of range raises `InputError`. Bools
-and strings are never numbers or integers. A NumPy scalar counts as a number, and an array or tensor of one element
-counts as that element.
+``name: expected …, got …``; a wrong type raises `InputTypeError`, and a value out of range, or a name that is not among
+the choices, raises `InputError`. A bool or a string alone is never a number or an integer. A NumPy scalar counts as a
+number, and an array or tensor of one element counts as that element.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def share(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return True or False; a number or a string is an error.
+    """Return True or False; anything but Python's bools is an error.
 
     >>> flag("sound", 1)
     Traceback (most recent call last):
@@ -224,7 +224,7 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def norm_name(name: str, value: Any) -> NormName:
-    """Return the name, "linf", "l2" or "l1", of a norm that may be written as "L2", "l_inf", 2 or ``math.inf``, say.
+    """Return the name "linf", "l2" or "l1" of a norm written as "L2", "l_inf", 2 (to six digits) or ``math.inf``, say.
 
     >>> [norm_name("norm", value) for value in ("linf", "L_inf", math.inf, np.float32(2), "L1")]
     ['linf', 'linf', 'linf', 'l2', 'l1']
@@ -341,8 +341,9 @@ def radii(
     Args:
         name: name of the argument.
         value: a number, or a sequence, array or tensor [N]; a single radius [1] holds for every example. If ``shape``
-            is given, the value may also be a tensor with the dimensions of the examples, [N, *shape], or a tensor that
-            broadcasts to a single example.
+            and ``examples`` are given, the value may also have the dimensions of the examples, [N, *shape], or, if an
+            example has at least two dimensions, those of a single example; sizes of 1 broadcast. One dimension always
+            means [N].
         examples: number of examples N, if known. If it is given, the result is [N], or as ``shape`` says; otherwise it
             is [] or [N].
         shape: shape of one example, to allow one radius per element; the result is then [N] or [N, *shape].
@@ -410,8 +411,8 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     """Return a tensor unchanged; convert arrays and lists to a tensor; return None for what cannot be converted.
 
     A list of Python's numbers becomes a tensor of ``dtype``, by default torch's default dtype. If all its numbers are
-    integers, it becomes an integer tensor instead. An array shares its memory with the tensor where torch supports
-    this.
+    integers, it becomes an integer tensor instead, and if all are bools, a bool tensor. A writable C-contiguous array
+    in native byte order shares its memory with the tensor; other arrays are copied.
 
     >>> as_tensor(np.array([1, 2])), as_tensor([[0.5, 1]]), as_tensor(["a"])
     (tensor([1, 2]), tensor([[0.5000, 1.0000]]), None)
@@ -674,7 +675,7 @@ def shape_text(shape: Iterable[int | str]) -> str:
 
 
 def number_text(value: float) -> str:
-    """Write a number in six digits, or as a fraction of small integers if only the fraction is exact.
+    """Write a number in six digits, or as a fraction with a denominator of at most 1000 if only the fraction is exact.
 
     >>> number_text(0.1), number_text(8 / 255), number_text(0.123456789)
     ('0.1', '8/255', '0.123457')

@@ -81,7 +81,7 @@ def joined(low: Any, high: Any) -> tuple[Any, Any] | None:
 
 
 def finite_ends(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of a clip range, limited to ±``LIMIT``, because native code takes finite ends only.
+    """Return the ends of a clip range, low at least -``LIMIT``, high at most ``LIMIT``: native code takes finite ends.
 
     >>> finite_ends(0.0, 1.0), finite_ends(-math.inf, math.inf) == (-LIMIT, LIMIT)
     ((0.0, 1.0), True)
@@ -110,7 +110,7 @@ def stored_clip(clip: Sequence[Any] | None) -> list[Any] | None:
 
 
 def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
-    """Return a clip range as two floats, or as two arrays in the form of nested tuples, which compare by value."""
+    """Return the ends of a clip range, each a float or an array as nested tuples, which compare by value."""
     if clip is None:
         return None
     per_element = isinstance(clip, tuple | list) and len(clip) == 2 and any(map(_is_array, clip))

@@ -9,11 +9,12 @@ logits may be rounded differently, so a prediction from such a batch is accepted
 test is whether the label's logit and the largest other logit differ by more than √ε times the row's largest |logit|.
 Examples that fail this test, and examples whose logits are not finite, are run again alone. ε is the rounding unit of
 the coarsest arithmetic in the model (``Runner.unit``). If a callable casts its float64 input to float32, for example, ε
-is the unit of float32.
+is the unit of float32. For a callable that computes outside torch, where its arithmetic cannot be observed, ε is the
+unit of bfloat16.
 
 The cost is one forward pass for the batch, and one for each example that is run again. On ordinary inputs, no example
-has to be run again. Sweeps of attacks first probe whether the rows of a batch are independent
-(``pyrobust.row_independence``). In two cases, sweeps run every example alone, in one forward pass each
+has to be run again, or only a few if ε is coarse. Sweeps of attacks first probe whether the rows of a batch are
+independent (``pyrobust.row_independence``). In two cases, sweeps run every example alone, in one forward pass each
 (``Judge.classes_alone``). In the first case, the model is declared to be random, so row independence is not tested. In
 the second case, proofs are stored for the same examples, and rounding must not make an attack appear to refute a proof.
 """
@@ -42,8 +43,9 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: whether y is the class that an attack aims at. If so, a row that predicts y is ``FOOLED``.
-        both: if True, both correct and wrong rows may be ``CLOSE``; if False, only wrong rows may. False suffices for
-            an attack, which has to confirm only that the model is fooled.
+        both: if True, both correct and wrong rows may be ``CLOSE``; if False, only wrong rows may, and rows whose gap
+            between the logits is not finite. False suffices for an attack, which has to confirm only that the model is
+            fooled.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)
@@ -57,7 +59,8 @@ class Judge:
     Args:
         runner: the ``Runner`` that runs the model.
         logits: function that maps a batch [N, ...] on the runner's device to logits [N, K]. It is called inside
-            ``runner.session``, so the model is in evaluation mode. By default, ``runner.logits`` computes the logits.
+            ``runner.session``, so the model is in evaluation mode; the caller of ``right_alone`` opens this session. By
+            default, ``runner.logits`` computes the logits.
 
     >>> judge = Judge(Runner(lambda x: torch.cat([x, -x], dim=1)))
     >>> judge.correct(torch.tensor([[1.0], [-1.0], [float("nan")]]), torch.tensor([0, 0, 0])).tolist(), judge.rows
@@ -73,7 +76,7 @@ class Judge:
         self.rows = 0
 
     def classes(self, x: Tensor) -> Tensor:
-        """Return predicted classes of examples [N, ...], int64 [N] on the CPU; no class is -1, and is logged.
+        """Return predicted classes of examples [N, ...], int64 [N] on the CPU; no class is -1, logged once per runner.
 
         Raises:
             ModelError: a model that does not return logits.
@@ -91,7 +94,7 @@ class Judge:
         return classes
 
     def correct(self, x: Tensor, y: Tensor, name: str = "y") -> Tensor:
-        """Whether the model predicts the labels, bool [N] on the CPU; examples without a predicted class are logged.
+        """Whether the model predicts the labels, bool [N] on the CPU; rows without a class are logged once per runner.
 
         Args:
             x: [N, ...], float, on any device.
@@ -105,7 +108,7 @@ class Judge:
         return self._classes(x, y, name) == y
 
     def right_alone(self, x: Tensor, y: Tensor) -> bool:
-        """Whether the model predicts the label [1] of one example [1, ...], both on the runner's device."""
+        """Whether the model predicts the label [1] of an example [1, ...], both on its device; call it in a session."""
         return bool(predicted_classes(self._logits(x))[0] == y[0])
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:

@@ -69,7 +69,7 @@ def is_on_grid(x: Tensor, step: Fraction) -> bool:
 
 
 def simplest_fraction(value: float) -> Fraction:
-    """Return the fraction with the smallest denominator that rounds to the given finite float.
+    """Return the fraction of least denominator that rounds to the finite float; of several, that of least magnitude.
 
     If the float is also a float32 number, such as an element of a float32 tensor, the fraction only has to round to
     this number in float32.
@@ -106,10 +106,12 @@ def find_grid(x: Tensor) -> Fraction | None:
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
     """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
 
-    A value is on the grid if, for some integer k, it is the number of x's dtype that is nearest to k·step. A float64
-    tensor x is also on the grid if each of its values is the float32 number nearest to k·step for some k. Bytes divided
-    by 255 on the CPU are on the grid. On a GPU, torch multiplies bytes by the rounded 1/255 instead of dividing them,
-    and some results are not on the grid.
+    A value is on the grid if, for some integer k with |k| < 2^23 and |k·step.numerator| < 2^24, it is the number of x's
+    dtype that is nearest to k·step. A float64 tensor x is also on the grid if each of its values is the float32 number
+    nearest to k·step for some such k. Bytes divided by 255 on the CPU are on the grid. On a GPU, torch multiplies bytes
+    by the rounded 1/255 instead of dividing them, and some results are not on the grid. A value off the grid raises
+    InputError, a tensor of another dtype raises InputTypeError, and a step that is not a positive fraction of integers
+    below 2^24 raises ValueError.
 
     >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
     tensor([  0,  51, 255], dtype=torch.int32)

@@ -2,8 +2,8 @@
 
 A ``Runner`` fixes where and how a classifier is evaluated: device, autocast dtype, memory format and batch size. During
 a session of the runner, the model is in evaluation mode and gradients are disabled (attacks enable the gradients of the
-input). Both settings are restored after the session. Batches that do not fit in memory are halved. No random number
-generator is used.
+input). Both settings are restored after the session. Batches that do not fit in memory are halved. No global random
+number generator is used; the probe of rows (``pyrobust.row_independence``) has generators of its own.
 """
 
 from __future__ import annotations
@@ -63,17 +63,23 @@ class Runner:
     Args:
         model: module or callable, batch [N, ...] → logits [N, K] or an object with ``.logits``.
         device: device to run on; a module is moved there and stays there. By default, this is the device of the
-            module's first parameter, or the CPU if there is none.
+            module's first floating-point parameter or, without one, buffer. A callable, or a module that has neither,
+            runs on the device of its first input.
         dtype: dtype of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to
-            bfloat16 or float16. By default, this is the dtype of the first floating-point parameter, or float32 if
-            there is none.
+            bfloat16 or float16. By default, this is the dtype of the first floating-point parameter or, without one,
+            buffer. For a callable, or a module that has neither, it is float64 if the images are float64 (see
+            ``follow``), else float32.
         memory_format: memory format of the batches; ``torch.channels_last`` also applies to a module's convolution
             weights.
-        batch_size: rows per batch. By default, as many rows as fit in memory; this number is found at the first use.
+        batch_size: rows per batch. By default, this number is found at the first use for a shape of inputs. It is at
+            most 4096. On a GPU, it is the number of rows that fit in 60 % of the free memory; on a CPU, it is the
+            number that keeps the largest activation near 4 MiB, but usually at least 16.
 
     Raises:
-        InputError: a value out of range.
-        InputTypeError: a model that is not callable, or an unsupported dtype.
+        InputError: a value out of range, an unknown device or memory format, or a model with tensors on the device
+            meta.
+        InputTypeError: a model that is not callable, a dtype that is unsupported or not the model's, or a batch size
+            that is not an integer.
 
     >>> runner = Runner(nn.Linear(4, 3), batch_size=2)
     >>> with runner.session():
@@ -144,10 +150,11 @@ class Runner:
 
     @property
     def unit(self) -> float:
-        """Rounding unit of the coarsest arithmetic observed in the model, or of its dtype if none has been observed.
+        """Rounding unit of the coarsest arithmetic observed in the latest session, or of the model's dtype if none was.
 
         For example, the unit is that of float32 if a callable casts its float64 input to float32, and that of TF32 if a
-        GPU uses TF32.
+        GPU uses TF32. For a callable that computes outside torch, where nothing can be observed, the unit of bfloat16
+        is assumed.
         """
         return self._unit or torch.finfo(self.dtype).eps
 
@@ -207,11 +214,12 @@ class Runner:
         return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
-        """Return the size of the equal batches into which ``total`` rows are divided; it is at most the batch size.
+        """Return the size of nearly equal batches into which ``total`` rows are divided; it is at most the batch size.
 
-        On a CPU, the batches are also small enough for their largest activation to be allocated on the C library's
-        heap. A larger activation gets fresh pages in every pass, which is slow. If the largest activation of a single
-        row does not fit on the heap, there is no such limit.
+        ``total`` is at least 1, and the last batch may be smaller. On a CPU, if a batch of inputs exceeds 1 MiB, the
+        batches are also small enough for a module's largest activation to be allocated on the C library's heap. A
+        larger activation gets fresh pages in every pass, which is slow. If the largest activation of a single row does
+        not fit on the heap, there is no such limit.
 
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
@@ -229,7 +237,7 @@ class Runner:
         return even_rows(total, limit)
 
     def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
-        """Set the number of rows per batch, at least 1; None for as many as fit in memory."""
+        """Set the number of rows per batch, at least 1; None to find it at the first use (see `Runner`)."""
         self.given_batch_size = None if batch_size is None else count("batch_size", batch_size)
 
     @contextlib.contextmanager
@@ -352,8 +360,8 @@ class Runner:
             step: processes a batch.
             gradients: as in ``batch_size``.
             pinned: whether all batches must have the same size; ``step`` then has to pad a batch that has fewer rows.
-                If no batch size was given, this size may be halved when memory runs out, but only before the first
-                batch has run.
+                If no batch size was given, this size may be halved when memory runs out, but only before the runner's
+                first pinned batch of this shape has run, in this call or an earlier one.
             one_example: whether all rows belong to one example. If so, they are divided evenly (``even_rows``).
 
         Raises:
@@ -463,9 +471,10 @@ def _heap_rows(row_bytes: int) -> int:
 
 
 def even_rows(total: int, limit: int) -> int:
-    """Return the size of the equal batches into which ``total`` rows are divided.
+    """Return the size of nearly equal batches into which ``total`` rows, at least 1, are divided.
 
-    No batch has more than ``limit`` rows, and the number of batches is as small as this allows.
+    The last batch may be smaller. No batch has more than ``limit`` rows, and the number of batches is as small as this
+    allows.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)

@@ -41,10 +41,11 @@ class AdaptedResult:
 
     Attributes:
         examples: number of examples that the attack was run on: those that the model classifies correctly.
-        outside: number of returned points that are not finite, or outside the ball or clip range in exact arithmetic.
-        largest_excess: largest ‖x_adv − x‖ − epsilon of the finite points outside the ball; 0 if there are none.
-        forwards: rows pushed through the model by the attack and by checking its points; incomplete for ART's attacks,
-            which may run single layers of the model.
+        outside: number of returned points that are not finite or, rounded to x's dtype, outside the ball or clip range
+            in exact arithmetic.
+        largest_excess: largest ‖x_adv − x‖ − epsilon of the finite points before this rounding; 0 if none is positive.
+        forwards: rows pushed through the model by the attack and by the check of x before it; incomplete for ART's
+            attacks, which may run single layers of the model.
     """
 
     examples: int
@@ -177,14 +178,14 @@ class AdaptedAttack(AdversarialAttack):
             indices: [N], the index of each example in its data set; default 0 … N - 1.
 
         Returns:
-            [N, ...], in x's dtype and on its device, inside the ball and the clip range; x itself where the model
-            already misclassifies x.
+            [N, ...], in x's dtype (float32 if float64 x was cast for the model) and on its device, inside the ball and
+            the clip range; x itself where the model already misclassifies x.
 
         Raises:
             InputError: shapes do not match, values or labels are out of range, or the attack returns another shape or
                 cannot be targeted.
             InputTypeError: images that are not float, labels that are not integers, or an attack that returns anything
-                but a float tensor.
+                but a float tensor or array.
         """
         x = self._examples(x)
         y = self._success_labels(y, targeted, target_labels, len(x))

@@ -39,21 +39,21 @@ logger = logging.getLogger(__name__)
 class APGD(BatchAttack):
     """Auto-PGD (Croce and Hein, 2020) and its l1 variant (Croce and Hein, 2021), which adapt their step sizes.
 
-    In linf and l2, the step size starts at 2·epsilon, and steps have momentum: x_{t+1} = Π(x_t + 0.75·(z − x_t) +
-    0.25·(x_t − x_{t−1})), z = Π(x_t + step·d(∇L)), where Π is the projection and d the norm's ascent direction.
-    Checkpoints come after the shares p_1, p_2, … of the steps, where p_0 = 0, p_1 = 0.22 and p_{j+1} = p_j + max(p_j −
-    p_{j−1} − 0.03, 0.06). At a checkpoint, an example's step size is halved and the example restarts from its best
-    point in either of two cases: the loss rose in at most a share rho of the steps since the last checkpoint; or
+    In linf and l2, the step size starts at 2·epsilon, and steps have momentum, except the first: x_{t+1} = Π(x_t +
+    0.75·(z − x_t) + 0.25·(x_t − x_{t−1})), z = Π(x_t + step·d(∇L)), where Π is the projection and d the norm's ascent
+    direction. Checkpoints come after the shares p_1, p_2, … of the steps, where p_0 = 0, p_1 = 0.22 and p_{j+1} = p_j +
+    max(p_j − p_{j−1} − 0.03, 0.06). At a checkpoint, an example's step size is halved and the example restarts from its
+    best point in either of two cases: the loss rose in at most a share rho of the steps since the last checkpoint; or
     neither the step size nor the best loss has changed since then.
 
     In l1, a step changes only the coordinates with the largest derivatives, among the coordinates that can still move.
     The direction of the step consists of the signs of these derivatives, divided by their number. The result is
-    projected on the intersection of ball and clip range. At first a step changes 20 % of the coordinates. After every 4
-    % of the steps, the number of coordinates to change is set to the number that the best perturbation changes, divided
-    by 1.5. If the best perturbation has become sparser by 5 %, the step size becomes epsilon, and the example restarts
-    from its best point. Otherwise, the step size is divided by 1.5, but stays at least epsilon / 10. (The original
-    method does not leave out coordinates that cannot move because they are at a bound of the clip range, and spends
-    part of the step on them.)
+    projected on the intersection of ball and clip range. At first a step changes 20 % of the coordinates or, with
+    ``multi_epsilon``, the number that the starting point changes, divided by 1.5. After every 4 % of the steps, the
+    number of coordinates to change is set to the number that the best perturbation changes, divided by 1.5. If the best
+    perturbation has become sparser by 5 %, the step size becomes epsilon, and the example restarts from its best point.
+    Otherwise, the step size is divided by 1.5, but stays at least epsilon / 10. (The original method does not leave out
+    coordinates that cannot move because they are at a bound of the clip range, and spends part of the step on them.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -94,8 +94,8 @@ class AutoAttackResult(Tabular):
     Attributes:
         broken_by: [N], the attack that fooled the model on each example; "clean" where the model already misclassifies
             x, None where no attack fooled it.
-        accuracy: under the key "clean", the clean accuracy; then, under the name of each attack in order, the accuracy
-            after this attack.
+        accuracy: under the key "clean", the clean accuracy; then, under the name of each attack that was run, in order,
+            the accuracy after this attack. Once no example is robust, no further attack is run.
         forwards: number of rows that the model was run on.
         flags: reasons to doubt the result, at most one for each name.
         certified_first: the examples that were not attacked because they were proved robust; None without
@@ -156,10 +156,11 @@ class AutoAttack(Ensemble):
       ``attacks``, as in ``attack.attacks["apgd-ce"].restarts = 1``.
 
     The DLR loss needs three classes, and its targeted forms need four. With three classes, "apgd-t" is replaced by
-    "apgd-dlr". With two classes, "apgd-t" and "apgd-dlr" are both skipped, because the gradient of the cross entropy
-    then has the same direction as the gradient of any margin. In a targeted attack, "apgd-t" is replaced by "apgd-dlr"
-    toward the target. For each example, every attack, including FAB, stops at the first point that fools the model; use
-    ``FAB`` to find nearest points.
+    "apgd-dlr", or skipped if that attack runs anyway. With two classes, "apgd-t" and "apgd-dlr" are both skipped,
+    because the gradient of the cross entropy then has the same direction as the gradient of any margin. In a targeted
+    attack, "apgd-t" is not run, and no flag says so. With at least four classes, "apgd-dlr" toward the target replaces
+    it, unless that attack runs anyway. For each example, every attack, including FAB, stops at the first point that
+    fools the model; use ``FAB`` to find nearest points.
 
     Flags are logged as warnings and kept in ``result.flags``. Each flag is a reason why the result may be unreliable.
     Three flags are about the attacks: an attack is replaced or skipped, APGD starts at points where the DLR loss has a
@@ -183,11 +184,11 @@ class AutoAttack(Ensemble):
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
         callback: called with (row, success, x_adv) for each example when it is done.
         after_attack: called with ("clean", robust [N], x_adv) before the first attack and with (name, robust, x_adv)
-            after each attack.
+            after each attack that is run.
 
     Attributes:
         attacks: name → attack, in order; the attacks' settings may be changed, and entries removed.
-        result: result of the last ``generate``.
+        result: result of the last ``generate``; None before the first, or if it had no examples.
 
     Raises:
         InputError: a value out of range.
@@ -276,14 +277,15 @@ class AutoAttack(Ensemble):
         Takes the same arguments as ``BatchAttack.generate``.
 
         Returns:
-            [N, ...], in x's dtype and on its device: x itself where the model already misclassifies x, or where no
-            attack fooled it.
+            [N, ...], in x's dtype (float32 if float64 x was cast for the model) and on its device: x itself where the
+            model already misclassifies x, or where no attack fooled it.
 
         Raises:
             InputError: shapes do not match, values, labels or indices are out of range, target labels are missing, or
                 no attack can run with the model's number of classes.
             InputTypeError: images that are not float, or labels that are not integers.
-            ModelError: a model that does not return logits, or logits without a gradient.
+            ModelError: a model that does not return logits, or logits without a gradient; with ``certify_first``, also
+                a model that cannot be bounded, or that a random start fools in spite of a proof.
         """
         x = self._examples(x)
         y = self._success_labels(y, targeted, target_labels, len(x))

@@ -63,8 +63,9 @@ def proved_robust(
     """Prove that the model predicts y in the whole ball around x, in the arithmetic that an attack would use.
 
     The methods of bound propagation run in turn, the cheapest first: "ibp" on all examples, then "crown-ibp" and
-    "crown" on the undecided examples. These two methods begin with the examples nearest to a proof, and stop after the
-    first batch in which no example is proved. Examples that are not proved may still be robust.
+    "crown" on the undecided examples, except those that are far from a proof. These two methods begin with the examples
+    nearest to a proof, and stop after the first batch in which no example is proved. Examples that are not proved may
+    still be robust.
 
     Args:
         model: a module that ``BoundedModel`` supports, on the CPU or a GPU, in any mode.

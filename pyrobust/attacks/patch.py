@@ -33,8 +33,8 @@ class Patch:
         pixels: [C, h, w], values that lie in the clip range exactly, not just up to rounding.
         mask: [h, w], bool: the pixels that replace those of the image.
         positions: [P, 2], int64, rows and columns of the upper left corner for which the patch was optimised.
-        held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there is only one
-            position.
+        held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there are fewer than
+            four positions.
         forwards: rows pushed through the model.
     """
 
@@ -52,7 +52,8 @@ class Patch:
             positions: [N, 2] or [2], integers: the row and column of the patch's upper left corner on each image.
 
         Returns:
-            [N, C, H, W], in x's dtype: the patch's pixels where the mask is True, bit for bit; x elsewhere.
+            [N, C, H, W], in x's dtype: the patch's pixels, converted to this dtype, where the mask is True; x
+            elsewhere.
 
         Raises:
             InputError: images smaller than the patch or with another number of channels, or positions outside the
@@ -100,11 +101,11 @@ class AdversarialPatch(InputAgnosticAttack):
     The patch replaces the pixels of an image where the mask is True. Each step puts the patch on every image of a
     minibatch, at an independent random position. It then moves the patch's pixels, within the clip range, by step_size
     in the direction sign(g). Here g is the gradient, with momentum 0.9, of Σᵢ min(Lᵢ, beta), and Lᵢ is the loss on
-    image i. A quarter of the positions are held out: ``evaluate`` uses only these. If a ``position`` is given, the
-    patch stays there.
+    image i. A quarter of the positions, rounded down, are held out: ``evaluate`` uses only these. With fewer than four
+    positions, none is held out, and ``evaluate`` uses all. If a ``position`` is given, the patch stays there.
 
     Args:
-        model, clip_min, clip_max, device: see ``AdversarialAttack``.
+        model, clip_min, clip_max, device: see ``AdversarialAttack``; clip_min and clip_max are numbers.
         size: height and width of the patch, or both in one number.
         target: class that the model should predict; default: any class other than the label.
         mask: [h, w], bool: True for the pixels that belong to the patch; default: all pixels.
@@ -227,8 +228,8 @@ class AdversarialPatch(InputAgnosticAttack):
             attack_success_rate (1 - robust_accuracy); fooling_rate (the share whose predicted class the patch changes);
             success_rate_on_correct (the share of the correctly classified images that the patch breaks; only if any
             image is classified correctly); and, with a target, target_rate (the share of the images of other classes
-            that are assigned to the target). Each value is a ``pyrobust.metrics`` rate with its exact interval;
-            predictions follow the rule of ``pyrobust.correctness``.
+            that are assigned to the target; only if there are such images). Each value is a ``pyrobust.metrics`` rate
+            with its exact interval; predictions follow the rule of ``pyrobust.correctness``.
 
         Raises:
             InputError: mismatched shapes, or values or labels out of range.

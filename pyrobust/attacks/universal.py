@@ -90,7 +90,7 @@ class UniversalPerturbation(InputAgnosticAttack):
     largest coordinate in l1. After each epoch the fooling rate on all examples is measured, and the best δ is returned.
 
     Args:
-        model, clip_min, clip_max, device: see ``AdversarialAttack``.
+        model, clip_min, clip_max, device: see ``AdversarialAttack``; clip_min and clip_max are numbers.
         epsilon: radius of the ball, a number.
         norm: "linf", "l2" or "l1".
         epochs: passes over the data, at least 1.

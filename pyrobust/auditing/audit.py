@@ -38,8 +38,9 @@ class Audit(Tabular):
 
     Attributes:
         log: the log as read.
-        counted: the log that metrics are computed on: the first row of each image, with abstentions in place of invalid
-            radii, and with None in place of an n or alpha that is in doubt. ``counted.findings`` holds only the faults.
+        counted: the log that metrics are computed on: the first row of each image, with abstentions in place of rows
+            with an invalid radius, prediction or label (negative labels become 0), and with None in place of an n or
+            alpha that is in doubt. ``counted.findings`` holds only the faults.
         findings: all findings, faults first.
         metrics: metrics of ``counted``.
     """
@@ -103,12 +104,14 @@ def audit(log: CertificationLog) -> Audit:
     "above-maximum", "unattainable", "pile", "parameters" (wrong n, alpha, sigma or formula, with every explanation that
     fits the radii) and "change" (other parameters in a part of the rows). Only runs have the faults "above-votes" and
     "derived" (columns that do not follow from the stored votes, limits or verdicts). The fault "header" is a file of
-    the log's parameters that cannot be used. Findings of all other kinds are notes. A finding "parameters" is a note
-    instead of a fault if other values of unstated parameters alone explain the radii.
+    the log's parameters that cannot be used. Findings of all other kinds are notes. Four of these kinds can also be
+    notes: "parameters", if unstated parameters may explain the radii, or if the only sign is a pile of equal radii
+    below the maximum; "abstained-class" and "abstentions", if the evidence is weak; and "numbering", if the classes are
+    only in another order.
 
-    Metrics use the first row of each image, and count the image as correct if predict == label. Rows without a finite
-    radius >= 0 count as abstentions. Metrics computed from votes are omitted if n, alpha or sigma is unknown or in
-    doubt.
+    Metrics use the first row of each image, and count the image as correct if predict == label. Rows count as
+    abstentions unless their radius is in [0, 1e90] and label and prediction are at least 0. Metrics computed from votes
+    are omitted if n, alpha or sigma is unknown or in doubt.
 
     Args:
         log: a log from `read_certification_log`.
@@ -150,7 +153,7 @@ def audit(log: CertificationLog) -> Audit:
 
 
 def audit_run(run: Run) -> dict[str, Any]:
-    """Check a run without radii, of kind attack or predict; return its findings as JSON values, like `Audit.to_dict`.
+    """Check a run of another kind than certify and verify; return its findings as JSON values, like `Audit.to_dict`.
 
     >>> from pyrobust.evaluation import predict_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing

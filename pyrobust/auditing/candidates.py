@@ -27,7 +27,7 @@ _SMALLEST_ALPHA = 1e-9
 
 
 def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> float:
-    """Rank an explanation: 0 if its values are usual and only unstated parameters change; higher for odder values."""
+    """Rank an explanation: below 1 if values and formula are usual and at most one unstated parameter changes."""
     rank = 0 if parameters.n in _USUAL_N or parameters.n == assumed.n else 4 if parameters.n in ROUND_N else 6
     if parameters.alpha not in _USUAL_ALPHA and parameters.alpha != assumed.alpha:
         rank += 2 if parameters.alpha in ROUND_ALPHA else 6

@@ -162,14 +162,14 @@ def read_certification_log(
     r"""Read a run of pyrobust, of kind certify or verify, or a tab-separated log of this or another program.
 
     A text log has the columns idx, label, predict, radius and correct in any order, and optionally time, given as
-    seconds, h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. An incomplete last line is dropped and reported as
-    a finding. `pyrobust.auditing.audit` checks whether the rows can be true.
+    seconds, h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. A last line that looks incomplete is dropped and
+    reported as a finding. `pyrobust.auditing.audit` checks whether the rows can be true.
 
     A run stores its own n, alpha and sigma. So does the header that ``pyrobust log`` writes beside a log. If an
     argument differs from a stored value, the argument is ignored, with a note.
 
     Args:
-        path: the file; untrusted, at most 1 GiB.
+        path: the file; untrusted. A text log may have at most 1 GiB.
         n: samples for each image of a text log. Default: the usual 100,000, unless the radii contradict it.
         alpha: probability that a certificate of a text log is wrong. Default: 0.001, unless the radii contradict it.
         sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
@@ -182,7 +182,7 @@ def read_certification_log(
         CertificationLog.
 
     Raises:
-        FileFormatError: the file is missing or not such a log; the message names the line.
+        FileFormatError: the file is missing or not such a log; if a line is at fault, the message usually names it.
         InputError: n, alpha or sigma out of range.
         InputTypeError: n, alpha or sigma is not a number, or a reader returns values that are not text.
         StoreError: a run cannot be opened.

@@ -123,7 +123,7 @@ def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Audit
 
 
 def minimum_size(index: npt.NDArray[np.int64]) -> int:
-    """Return the smallest size of a data set with these sorted indices: the last index plus the most common stride.
+    """Return the last of these sorted indices plus their most common stride (1 for one index), as a data set's size.
 
     >>> minimum_size(np.array([0, 100, 200]))
     300

@@ -21,8 +21,8 @@ class AuditFinding:
         kind: name of the kind, for use by programs, such as "duplicate".
         severity: "fault" if the log cannot be what it claims to be, else "note".
         message: one line for people.
-        lines: the first hundred affected line numbers (for a run, data-set indices); empty if the finding concerns the
-            whole log.
+        lines: the first hundred affected line numbers (for a run, data-set indices); empty if the finding names no
+            rows.
 
     >>> AuditFinding("truncated", "fault", "the last line is incomplete").severity
     'fault'

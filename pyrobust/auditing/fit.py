@@ -44,7 +44,7 @@ class Fits:
 
     @cached_property
     def beyond(self) -> _Mask:
-        """Whether each radius exceeds the maximum by more than half a unit of its last digit, [C, D]."""
+        """Whether each radius is above the maximum by over half a unit of its last digit (1 if rounded up), [C, D]."""
         maximum = np.array([candidate.maximum for candidate in self.candidates])[:, None]
         rounding = 1.0 if self.candidates[0].formula.up else 0.5
         beyond: _Mask = self.radii.value > maximum * (1 + ROUNDING) + rounding * self.radii.unit
@@ -87,7 +87,7 @@ class Fit:
 
     @property
     def beyond(self) -> _Mask:
-        """Whether each distinct radius exceeds the maximum by more than half a unit of its last digit."""
+        """Whether each distinct radius is above the maximum by over half a unit of its last digit (1 if rounded up)."""
         beyond: _Mask = self._alone.beyond[0]
         return beyond
 

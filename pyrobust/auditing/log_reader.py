@@ -60,8 +60,10 @@ class TextColumns:
 def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumns:
     r"""Read an untrusted tab-separated log with columns in any order, or the rows that a reader returns.
 
-    An incomplete last line is dropped and reported as a finding; a last line that lacks only its line end is kept.
-    Other damage raises a FileFormatError that names the line.
+    An incomplete last line is dropped and reported as a finding. A last line without a line end counts as complete if
+    it has all fields and its last field looks complete. If the last column is neither ``correct`` nor ``time``, this
+    means that the field is at least as long as the field above it; so a complete line may be dropped, and a cut one
+    kept. Other damage raises a FileFormatError, which usually names the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -32,7 +32,8 @@ class CertificationMetrics:
 
     Attributes:
         survival: survival curve of p̂_A = n_A / n over all images; None if votes are unknown.
-        votes: smallest and largest possible n_A of certified images; None if votes are unknown.
+        votes: smallest and largest possible n_A of the images with a radius above 0, whether correct or not; None if
+            votes are unknown, or if no radius is above 0.
         classes: summary of the curve for each label; empty if there is no curve.
         images: number of counted images.
         abstained: number of abstentions among them.
@@ -42,7 +43,8 @@ class CertificationMetrics:
         bounds: lower bound of each certified accuracy, valid with probability 0.999 if noise is independent across
             images. The tuple is empty if alpha is unknown. It is also empty for verifications, whose certificates are
             proofs and cannot be false.
-        average_radius: mean radius of the correct predictions; NaN if none is correct.
+        average_radius: mean radius of the correct predictions (for a verification, of those with a radius above 0); NaN
+            if there are none.
         average_certified_radius: mean radius over all images, where images that are not certified count as 0; listed
             last, since it is a poor measure (`pyrobust.metrics.certified.average_certified_radius`).
     """

@@ -96,7 +96,7 @@ class PrintedRadii:
         return self.chosen(np.arange(len(self.value) - 1, -1, -step)[::-1])
 
     def chosen(self, chosen: _Ints | npt.NDArray[np.bool_]) -> PrintedRadii:
-        """Return some of the distinct radii, selected by position or mask [D]."""
+        """Return some of the distinct radii, selected by position or mask [D]; ``inverse`` has an entry for each."""
         subset = PrintedRadii(self.value[chosen], self.decimals[chosen])
         subset.count, subset.rows = self.count[chosen], int(self.count[chosen].sum())
         subset.precision = self.precision

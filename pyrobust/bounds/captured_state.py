@@ -37,9 +37,10 @@ class CapturedState:
     """The parameters, buffers and other tensor attributes of all submodules, at construction.
 
     ``check`` first compares identities, version counters, addresses and a few elements of each tensor, in microseconds.
-    It compares all values of a tensor only if one of these differs. ``check`` misses three kinds of change: a write
+    It compares all values of a tensor only if one of these differs. ``check`` misses four kinds of change: a write
     through ``.data`` or a NumPy view, if it leaves the compared elements as they are; any write through ``.data`` on a
-    GPU; and a change of an attribute that is not a tensor.
+    GPU; a new parameter or buffer, such as a bias in place of None; and a change of an attribute that is not a tensor,
+    hooks included.
 
     >>> model = nn.Linear(2, 2).eval()
     >>> state = CapturedState(model)
@@ -55,7 +56,7 @@ class CapturedState:
         self._modules = [(name, module, dict(module._modules)) for name, module in model.named_modules()]
 
     def check(self) -> None:
-        """Raise ModelError if the model has changed in anything but its mode."""
+        """Raise ModelError if a captured tensor or a list of submodules has changed, as far as ``check`` sees it."""
         for _, holder, key, tensor, version, address, _, _, _, sample, values in self._tensors:
             if (
                 _current(holder, key) is not tensor

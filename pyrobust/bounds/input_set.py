@@ -62,8 +62,8 @@ class Choices:
         points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p. The first
             point, ``points[b, 0, p]``, is part p of the example itself. A part with fewer than K points repeats one of
             them.
-        changes: largest number of parts that may differ from their first points, one number for all examples or one for
-            each example; None for no limit.
+        changes: largest number of parts that may differ from their first points: an integer for all examples, or an
+            integer tensor [B] with one for each example; None for no limit.
 
     Attributes:
         points: as given.
@@ -71,7 +71,8 @@ class Choices:
 
     Raises:
         InputError: no points, elements that are not finite, or a negative number of changes.
-        InputTypeError: points that are not a float tensor, or changes that are not integers.
+        InputTypeError: points that are not a float tensor, or changes that are neither an integer nor an integer
+            tensor.
 
     >>> from torch import nn
     >>> from pyrobust.bounds import BoundedModel

@@ -83,8 +83,11 @@ class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
     The network is bounded in evaluation mode; the model's modes stay as they are. The parameters are read once, at
-    construction. A call after a change of the model raises a ModelError that names the changed parameters and buffers;
-    ``refresh`` reads the model again. The methods are as follows, each usually tighter and slower than the one before:
+    construction. A call after a change of the parameters, buffers or submodules raises a ModelError that names them;
+    ``refresh`` reads the model again. Not every change is noticed. Only a few elements of each tensor are compared, so
+    a write through ``.data`` or NumPy may be missed. New parameters and buffers, new hooks and changes of other
+    attributes are missed, too. Call ``refresh`` after such changes. The methods are as follows, each usually tighter
+    and slower than the one before:
 
     - "ibp": interval bounds, layer by layer (Gowal et al., 2018);
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
@@ -116,7 +119,8 @@ class BoundedModel:
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
-        InputError: outputs other than [B, K], a submodule in training mode, sparse parameters, or an unknown engine.
+        InputError: outputs other than [B, K], a submodule that stays in training mode, sparse parameters, or an unknown
+            engine.
         ModelError: the model has an operator without a bound rule, a data-dependent branch, or parameters that are not
             finite.
 
@@ -216,8 +220,9 @@ class BoundedModel:
             x: [B, ...], in the clip range. For a float32 model, float64 inputs must be exact in float32.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. With norm "linf", epsilon
                 may also hold a radius for each element: a tensor that has as many dimensions as x or as one example,
-                and broadcasts to it. A tensor [B] always holds a radius for each example, so if an example is a vector
-                [N], radii for its elements have the shape [1, N]. A radius may be infinite if there is a clip range.
+                and broadcasts to it. If an example is a vector [N], a tensor [B] holds a radius for each example, and
+                radii for the elements have the shape [1, N]. With "linf" and B = N > 1, a tensor [B] is refused,
+                because it may be either; pass [B, 1] or [1, N]. A radius may be infinite if there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, given with x_upper in place of x and epsilon; may contain -inf.
             x_upper: [B, ...], upper corners; may contain +inf.
@@ -337,9 +342,12 @@ class BoundedModel:
     ) -> dict[str, Bounds]:
         """Bound the values of every layer over all inputs of each set; the output comes last.
 
-        The bounding methods compute their linear relaxations from these bounds. With "crown", a backward pass bounds
-        the neurons whose range contains a kink of the activation applied to them; all other neurons get interval
-        bounds. The torch engine computes the ranges in float64.
+        The bounding methods compute their linear relaxations from these bounds. With "crown" and "alpha-crown", a
+        backward pass bounds those outputs of affine layers and products to which a function is applied that is not
+        linear on their range (of the inputs of a max pool, the possible maxima). All other neurons get interval bounds.
+        There is one exception: for balls of another norm than "linf" and for ``Choices``, a backward pass of sound
+        bounds also bounds, with any method, the last layers that are affine in the input. The torch engine computes the
+        ranges in float64.
 
         Args:
             x: as for ``bounds``.
@@ -458,7 +466,9 @@ class BoundedModel:
     ) -> Tensor:
         """Return whether all inputs of each set are proved to be classified as y, as a bool tensor [B].
 
-        The set contains x itself, so a misclassified example is never certified.
+        A ball contains x itself, so an example that the network of ``semantics`` misclassifies is never certified,
+        unless ``sound`` is False. With "real", the model's own forward pass may still misclassify a certified example,
+        because of rounding; ``verify`` runs a forward pass first.
 
         Args:
             y: [B], the labels.
@@ -505,8 +515,8 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: the distance to
-                the farthest input in the clip range; without a clip range, 2⁹⁶⁰.
+            largest: largest radius to try, finite and at least 0: a number, or a float tensor [B] with one for each
+                example. Default: the distance to the farthest input in the clip range; without a clip range, 2⁹⁶⁰.
             box: [...], float64, finite and at least 0: radii of an example's elements. The radius r then stands for the
                 set of x + δ with |δᵢ| ≤ r·boxᵢ. ``box`` requires norm "linf", and a method other than "lipschitz".
             options: as for ``bounds``.

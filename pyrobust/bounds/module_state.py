@@ -78,11 +78,12 @@ class ModuleState:
     """The state of a module at construction, as far as it determines the module's output in evaluation mode.
 
     Every submodule is compared by its class and all attributes, and every tensor by dtype, device, shape, strides,
-    bytes, attributes and whether it requires gradients. Numbers, strings, torch's types, and tuples, lists and dicts of
-    these are compared by value. Functions are compared by their code, defaults and closures, and by the global
-    variables that the code uses. Classes are compared member by member. torch, NumPy, pyrobust and parts of the
-    standard library are assumed not to change. Their classes are therefore not compared in full: only the members that
-    other code refers to by name are compared. Files and other external data that a forward pass reads are not compared.
+    bytes, attributes and whether it requires gradients. Real numbers, strings, torch's types, NumPy arrays of numbers,
+    and tuples, lists and dicts of these are compared by value. Functions are compared by their code, defaults and
+    closures, and by the global variables that the code uses. Classes are compared member by member. torch, NumPy,
+    pyrobust and parts of the standard library are assumed not to change. Their classes are therefore not compared in
+    full: only the members that other code refers to by name are compared. Files and other external data that a forward
+    pass reads are not compared.
 
     Raises:
         Incomparable: for a submodule in training mode; a forward hook; a tensor that is not plain; an object of a type

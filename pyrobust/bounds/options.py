@@ -54,9 +54,9 @@ def spelled_method(value: Any) -> Any:
 class BoundOptions:
     """Settings shared by all calls of bound propagation.
 
-    The methods ``bounds``, ``margins``, ``certify``, ``certified_radius`` and ``verify`` of ``BoundedModel``, and the
-    function ``verify_dataset``, take each field as a keyword argument, or all fields together as ``options=``. A
-    keyword overrides the field of ``options``.
+    The methods ``bounds``, ``linear_bounds``, ``intermediate_bounds``, ``margins``, ``certify``, ``certified_radius``
+    and ``verify`` of ``BoundedModel``, and the function ``verify_dataset``, take each field as a keyword argument, or
+    all fields together as ``options=``. A keyword overrides the field of ``options``.
 
     Attributes:
         norm: norm of the balls: "linf", "l2" or "l1"; "L2", 2 and ``math.inf``, for example, are understood, too.
@@ -70,16 +70,19 @@ class BoundOptions:
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: network that the bounds hold for. "real" is the network in exact arithmetic. "float32" is its
-            deployed forward pass in the model's float type, with sums in any order; TF32, Winograd and FFT are not
-            covered. "lipschitz" supports only "real".
+            deployed forward pass in the model's float type, float32 or float64, with sums in any order; TF32, Winograd
+            and FFT are not covered. "float32" is refused for models in 16-bit floats and for models with fused layers,
+            such as softmax, layer norm and LSTM. "lipschitz" supports only "real".
         memory_limit: bytes of memory that a call may use in addition to the arguments, the results, the network, and
             the copies of the network's weights that the first call makes. The call is split into as many parts as the
             limit requires; if a single example needs more memory, the error message says how much. The forward passes
-            and the attack of ``verify`` are not counted. Default: a share of the free memory.
+            and the attack of ``verify`` are not counted. ``linear_bounds`` and ``intermediate_bounds`` make the input
+            sets of the whole batch at once, whatever the limit. Default: a share of the free memory.
         iterations: largest number of "alpha-crown" steps for a row, at least 0.
         time_limit: seconds after which a call ends with the bounds proved so far: rows not yet processed have interval
-            bounds, and examples not yet processed have infinite bounds. A step that has begun is completed. Default: no
-            limit.
+            bounds, and examples not yet processed have infinite bounds. A step that has begun is completed. The forward
+            pass and the attack of ``verify`` run in any case, the attack on all examples that are still undecided.
+            Default: no limit.
 
     Raises:
         InputError: a field has an unknown name or a value out of range.

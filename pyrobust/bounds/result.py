@@ -32,8 +32,9 @@ class Bounds(Tabular):
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, with sums in any order).
         lower_by: the method that gave each lower bound, in the shape of lower. It is "ibp" where interval bounds are
-            tighter than linear relaxation, or where the time limit was reached before the linear relaxation. For a
-            layer's neurons, ``lower_by`` is always ``method``.
+            tighter than linear relaxation, or where the time limit was reached between the two. With "alpha-crown", it
+            is "crown" where the search found nothing better or did not begin. An infinite bound has the name of a
+            method, too. For a layer's neurons, ``lower_by`` is always ``method``.
         upper_by: the method that gave each upper bound, as for ``lower_by``.
     """
 
@@ -131,8 +132,9 @@ class Verdicts(Tabular):
     Attributes:
         status: "verified", "falsified" or "unknown" for each example.
         stage: stage that decided each example: "forward", the method, or "attack"; "" for an unknown status.
-        margin: float64 [B], smallest margin proved by the last method tried; NaN where no method was tried.
-            "alpha-crown" stops improving a margin once it is positive.
+        margin: float64 [B], smallest margin proved by the last method tried; NaN where no method was tried. With a time
+            limit, it is the largest of the values of all methods tried. If Ctrl-C ends a method, it is the larger of
+            the values of this method and the one before. "alpha-crown" stops improving a margin once it is positive.
         counterexample: [B, ...]: for a falsified example, an input of the set that the model misclassifies; else the
             example itself.
     """

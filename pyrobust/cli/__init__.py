@@ -18,8 +18,9 @@ _INTERRUPTED_STATUS = 130
 def main() -> None:
     """Run ``pyrobust`` with the arguments of the process, and exit with the command's status.
 
-    0: success. 1: faults found by ``audit``, or signs of masked gradients by ``diagnose``. 2: wrong arguments, or an
-    error that the message explains. 130: interrupted.
+    0: success. 1: faults found by ``audit``; signs of masked gradients, or too little to tell, by ``diagnose``; more
+    crossings than chance explains in ``sandwich``. 2: wrong arguments, or an error that the message explains. 130:
+    interrupted. 143: a sweep ended by SIGTERM.
 
     While modules are imported, Ctrl-C ends the process silently: a KeyboardInterrupt would look like an error of the
     module being imported. At all other times, the commands handle Ctrl-C.

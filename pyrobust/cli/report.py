@@ -136,12 +136,13 @@ def report(
     the average certified radius. Writes the figures certified_accuracy and survival (png, pdf, svg), where survival
     shows the survival curves of p_A, and a table named table (md, tex, csv, json).
 
-    Robust accuracy is bounded from above by runs of attack, and from below by runs of verify. Writes these bounds as
-    the figure robust_accuracy (png, pdf, svg) and the table robustness (md, tex, csv, json).
+    Robust accuracy is bounded from above by runs of attack, and from below by runs of verify. If there is a run of
+    attack, writes these bounds as the figure robust_accuracy (png, pdf, svg) and the table robustness (md, tex, csv,
+    json). Runs of sandwich and predict have tables named after their kind.
 
     Verdicts on threats may come from this library, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo or a CSV
     file. For them, writes the figure success_rate (png, pdf, svg), which shows the success rates, and the tables
-    threats, judges, agreement and models (md, tex, csv, json).
+    threats, judges, agreement, models and attacks (md, tex, csv, json).
 
     With --html, writes one page for a browser: curves with bands, worst and best examples, a table of all examples, the
     audit, and how to repeat the runs. An earlier page is overwritten, any other file only with --replace.

@@ -105,11 +105,12 @@ def log(
 ) -> None:
     """Export a run as a tab-separated log, and merge its shards.
 
-    Columns of certify, predict and verify: idx, label, predict (-1 if abstained), radius (rounded down; at given
-    epsilons, the largest verified epsilon), correct, time.
+    Columns of certify and verify: idx, label, predict (-1 if abstained), radius (rounded down; at given epsilons, the
+    largest verified epsilon), correct, time. Those of predict are the same without radius.
 
     Columns of attack: idx, label, predict, adversarial, distance, broken_by, correct, robust, time. Distance and
-    broken_by are empty for images that withstood the attack.
+    broken_by are empty for images that withstood the attack. Columns of sandwich: idx, label, predict, lower, lower_by,
+    upper, upper_by, adversarial, correct, time.
 
     An existing log of the same kind of run is overwritten. Other files are overwritten only with --replace; a run is
     never overwritten.

@@ -16,7 +16,8 @@ Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattac
 - the default device is that of the model, or, for a callable, the GPU if there is one;
 - the state is written after each attack, in a different format.
 
-The lines printed and written to ``log_path`` are those of the reference, for programs that parse these lines.
+The printed lines are those of the reference, for programs that parse these lines. Most of them are also written to
+``log_path``.
 """
 
 from __future__ import annotations
@@ -69,13 +70,14 @@ class AutoAttack:
         norm: "Linf", "L2" or "L1".
         eps: radius of the ball.
         seed: random seed; None means 0.
-        verbose: whether to print what the reference prints.
+        verbose: whether to print progress and results. Warnings are always printed.
         attacks_to_run: with version="custom", names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
         version: "standard", "plus", "rand" or "custom".
         is_tf_model: not supported.
         device: where to run; a module is moved there. Default: where the module is, or, for a callable, the GPU if
             there is one.
-        log_path: file to append the printed lines to.
+        log_path: file to which the lines of evaluations and the warnings are appended. The lines of ``set_version`` and
+            ``clean_accuracy``, and the first line of ``run_standard_evaluation_individual``, are only printed.
 
     Attributes:
         epsilon: the radius eps; assigning to it sets every attack's eps.

@@ -104,7 +104,8 @@ class APGDSettings(AttackSettings):
             the loss of x_best; for "apgd-t", it is the untargeted DLR loss.
 
         Raises:
-            InputError: an ``x_init``.
+            InputError: an ``x_init``; or, for "apgd-t", a model with fewer than four classes, for which this method
+                does not replace the attack.
         """
         if x_init is not None:
             raise InputError("x_init", "None: starts are random here", hint="set seed for another one")

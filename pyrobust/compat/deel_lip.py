@@ -8,7 +8,7 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 - arithmetic is in float64, so a margin close to epsilon may fall on a different side than in float32;
 - labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; smoothed labels are an error, because
   they have no single true class whose margin could be certified; several binary outputs are an error, too;
-- NaN and infinite predictions prove nothing, while deel-lip may return NaN;
+- NaN and infinite predictions prove nothing (an error with negative_robustness), while deel-lip may return NaN;
 - with reduction "none", binary metrics return [N], where deel-lip returns [N, 1].
 
 In every metric, ``lip_const`` is the Lipschitz constant, and ``name`` defaults to the name of the class. ``reduction``

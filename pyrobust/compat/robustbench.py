@@ -64,7 +64,7 @@ class ModelInfo:
         dataset: name, such as "cifar10".
         eps: radius; None if the file has none. A fraction in the file, such as "8/255", is converted to a number.
         clean_accuracy, robust_accuracy: shares in [0, 1]; robust accuracy is the one under AutoAttack. None if the file
-            has none.
+            has null or, for robust accuracy, no such field. A file without clean_acc is not a model info.
         fields: the whole content of the file.
     """
 

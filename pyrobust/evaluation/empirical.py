@@ -38,10 +38,11 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     images or a number of words, so its perturbations are not checked. Every example runs through the model by itself,
     so that no result depends on other examples. A module runs in evaluation mode.
 
-    A tensor input is passed to the model in a batch of one, [1, ...]. Any other input is passed alone, as the data set
-    yields it. If the model fails on the first example in that form, all examples are passed in the other form.
-    The attack gets the input and the label in the form that the model takes. If the input is a tensor in a batch of
-    one, an integer label becomes int64 [1].
+    An example from a batch, and a tensor input of a model that is called, is passed in a batch of one, [1, ...]. Any
+    other input, such as a tensor of a pair (x, y) for ``predict``, is passed alone, as the data set yields it. If the
+    model fails on the first example in that form, or returns no batch for a batch of one, the other form is tried. The
+    form that works for the first example is used for all examples. The attack gets the input and the label in the form
+    that the model takes. If the input is a tensor in a batch of one, an integer label becomes int64 [1].
 
     Args:
         model: a callable, a module, or an object with ``predict``. It returns logits or a label. Logits are a float
@@ -51,8 +52,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
             directly, even if it has ``predict``.
         dataset: an iterable of pairs (x, y) of an example and its label, of any types; an iterable of batches; or one
             batch (x, y) of tensors or arrays. A pair counts as a batch if it comes from a ``DataLoader`` with a batch
-            size, or if y is a tensor or array [N]. If the model itself is called, tensors are moved to its device, and
-            float tensors are converted to its dtype. If the model returns logits, labels are class numbers.
+            size, or if y is a tensor or array [N], or a list of labels for a tensor or array x. If the model itself is
+            called, a tensor, and tensors in a dict or tuple, are moved to its device; a float tensor that is itself the
+            input is also converted to the model's dtype. If the model returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)`` on a copy of the input, with
             gradients enabled. If the parameter's name is epsilon or eps, ``epsilon=`` or ``eps=`` replaces ``budget=``.
             The function returns an adversarial input, which must be a tensor of the same shape if the input is a

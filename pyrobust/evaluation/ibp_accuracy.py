@@ -47,7 +47,8 @@ def certified_accuracy_ibp(
         ``clean_accuracy`` and ``certified_accuracy``: shares of all examples, as floats.
 
     Raises:
-        InputError: no examples, examples of different shapes, or a label or epsilon out of range.
+        InputError: no examples, examples of different shapes, a value that is not finite or that the model's dtype does
+            not represent, or a label or epsilon out of range.
         InputTypeError: a model that is not a module, or items that are not pairs (x, y).
         ModelError: a model that does not return logits, or that cannot be bounded.
 

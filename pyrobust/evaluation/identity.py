@@ -28,7 +28,8 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
         pinned: whether to use only bitwise reproducible kernels.
 
     Returns:
-        The identity; it has no logits if two forward passes give different logits.
+        The identity. If two forward passes give different bits, it has no ``bits``; if their logits differ by more than
+        the tolerance, it has no logits either. Without ``pinned``, it has no ``bits`` on a GPU.
 
     >>> identify(Runner(torch.nn.Identity()), torch.ones(2)).code
     ()

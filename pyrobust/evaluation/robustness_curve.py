@@ -76,7 +76,7 @@ class RobustnessCurve(Tabular):
         broken_epsilon: [N], float64, smallest epsilon at which each example is fooled; 0 if it is misclassified without
             an attack, +inf if it is fooled at none of the epsilons.
         forwards: number of examples run through the model, including clean ones; None if the attack does not count
-            them.
+            them, or if the curve is of a run.
         stepwise: whether the curve is a step function, known at every epsilon, such as that of ``minimum_norm_curve``.
             For a step function, ``counts[i]`` holds from ``epsilons[i]`` up to the next epsilon, and ``broken_epsilon``
             is the distance of the nearest adversarial example found. Otherwise the curve is known only at its points.

@@ -61,7 +61,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[LabelledExamp
 
     The data set yields pairs (x, y): an example and its label, or a batch and its labels. One batch of tensors or
     arrays also counts as a data set. A pair holds a batch if it comes from a ``DataLoader``, or if its labels are a
-    tensor or array [N]. ``name`` is the argument's name in error messages.
+    tensor or array [N], or a list for a tensor or array x. ``name`` is the argument's name in error messages.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
     ['good', 'bad']
@@ -147,7 +147,7 @@ class SingleModel:
         return self._is_label(self._answer(x), label)
 
     def device_input(self, x: Any) -> Any:
-        """Return an input with its tensors on the model's device; a float tensor also gets the model's dtype."""
+        """Move a tensor, or those in a dict or tuple, to the model's device; a lone float tensor gets its dtype."""
         if not self._calls_model:
             return x
         if isinstance(x, np.ndarray) and isinstance(self.model, nn.Module):
@@ -218,7 +218,7 @@ class SingleModel:
 
 
 def as_class(label: Any) -> int | None:
-    """Return the class index of a label that is a Python, numpy or 0-d integer; None for any other label.
+    """Return the class index of one integer (Python, numpy, or a tensor or array of one element), else None.
 
     >>> as_class(np.int64(3)), as_class("3"), as_class(True)
     (3, None, None)

@@ -48,7 +48,7 @@ def compute_certified_accuracy(
         test_images: [N, ...], float; N ≥ 1.
         test_labels: [N], integers, the true classes. The label −1 stands for an image without a true class; every
             prediction for such an image is wrong.
-        radii: radii ≥ 0, in the unit of the input.
+        radii: radii ≥ 0, possibly inf, in the unit of the input.
         n: noise samples for each image; they bound the probability of the class predicted for the image.
         alpha: probability that one certificate is wrong, in (0, 1).
 

@@ -80,8 +80,10 @@ def verify_dataset(
     The model first classifies each image in a batch of one. An image that it misclassifies is falsified, with "forward"
     as its stage: the step that decided. Then the methods of the bounds run in turn, each on the images that are still
     undecided. An attack runs on the undecided images *and on the verified ones*. A counterexample falsifies an image at
-    all larger epsilons too. A counterexample to a verified image is a bug, and raises a ModelError. If ``semantics`` is
-    "real" and rounding in the model itself can explain the counterexample, a warning is logged instead of this error.
+    all larger epsilons too. A counterexample to a verified image raises a ModelError, since it usually shows a bug. If
+    ``semantics`` is "real" and the label's logit is below the largest other logit by at most √ε times the largest
+    |logit|, where ε is the machine epsilon of the model's dtype, a warning is logged instead. Larger rounding errors,
+    such as those of large intermediate values, raise the error, too.
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; the sweep runs it in evaluation mode.
@@ -103,14 +105,15 @@ def verify_dataset(
         options: settings of the bounds; default: ``BoundOptions(method="cascade", clip=(0.0, 1.0))``. If several
             methods prove certified radii, the run stores the largest.
         settings: settings of the sweep. Default: ``SweepSettings()``.
-        keywords: fields of ``BoundOptions`` and of ``SweepSettings``, such as ``norm="l2", method="crown",
-            out="run.db"``; they override ``options`` and ``settings``.
+        keywords: fields of ``BoundOptions`` (except ``iterations`` and ``time_limit``) and of ``SweepSettings``, such
+            as ``norm="l2", method="crown", out="run.db"``; they override ``options`` and ``settings``.
 
     Returns:
         The run.
 
     Raises:
-        InputError: a value out of range, labels that are not classes, or images outside the clip range.
+        InputError: a value out of range, ``iterations`` or ``time_limit`` other than the default, labels that are not
+            classes, or images outside the clip range.
         InputTypeError: an argument has the wrong type, a keyword is unknown, the model is not a module, or the model is
             neither in float32 nor in float64.
         StoreError: the run cannot be written, is being written by another process, or was started with other

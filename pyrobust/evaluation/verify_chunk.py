@@ -171,10 +171,11 @@ class VerifyChunk:
                 kept[row] = x_adv[row]
 
     def _report(self, certificate: str, distance: float, x_adv: Tensor, label: int) -> None:
-        """Raise ModelError for a certified image that an attack broke; warn instead if rounding can be the cause.
+        """Raise ModelError for a certified image that an attack broke; warn instead if the logits are close.
 
-        Rounding can be the cause if the certificate is for exact arithmetic and the label's logit is below the largest
-        other logit by at most √ε times the largest |logit|, where ε is the machine epsilon of the model's dtype.
+        Rounding counts as a possible cause if the certificate is for exact arithmetic and the label's logit is below
+        the largest other logit by at most √ε times the largest |logit|, where ε is the machine epsilon of the model's
+        dtype. Only then is there a warning.
         """
         with self.runner.session():
             logits = self.queries.logits(x_adv.to(self.runner.device))[0].cpu().double()

@@ -42,11 +42,13 @@ class WatchedRate:
 
     Attributes:
         name: "correct", "certified" or "robust".
-        radius: the radius that the rate refers to; None for "correct", and if the run has only one radius.
+        radius: the radius that the rate refers to (``SweepProgress.radius``); None for "correct", and for the rate of
+            an attack at one epsilon.
         count: number of images so far that are correct, certified or robust, according to ``name``.
         n: images done.
         value: count / n.
-        lower, upper: bounds on the rate of the complete run; None where the order of the images is not random.
+        lower, upper: bounds on the rate of the complete run; None if ``RunState.bounded`` is 0, as it is in an order
+            that is not random.
     """
 
     name: str
@@ -116,8 +118,9 @@ class RunState:
 class RunWatcher:
     """Read the state of a run repeatedly, whether or not a sweep is writing it.
 
-    The file is opened read-only, and only for milliseconds; the process that writes it never has to wait. Reading is
-    skipped if nothing was committed since the last reading.
+    The file is opened read-only. The process that writes it does not have to wait while it writes; when it closes the
+    file, it waits up to 5 seconds for readers. Each reading after a commit reads all rows, which takes about a second
+    for ten thousand images. Reading is skipped if nothing was committed since the last reading.
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
     the bounds of one rate are correct at all moments of the run together. A user may therefore look at the bounds and
@@ -264,8 +267,8 @@ def snapshot(path: str | os.PathLike[str]) -> Run:
         The run in its current state, with its examples. Later commits do not change it.
 
     Raises:
-        FileFormatError: the file is missing, damaged, or not a run.
-        StoreError: the file cannot be read.
+        FileFormatError: the file is missing, damaged, or not a run, or was written by a newer or an older version.
+        StoreError: the file cannot be read, or its run is void, so that its results must not be used.
 
     >>> snapshot("none.db")
     Traceback (most recent call last):

@@ -61,7 +61,7 @@ def clean_accuracy(clean: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate
 
     Raises:
         InputError: mismatched lengths, no examples, or a value out of range.
-        InputTypeError: predictions or labels that are not integer tensors.
+        InputTypeError: predictions or labels that are not integers, or an empty list.
 
     >>> float(clean_accuracy(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 1, 1, 0])))
     0.5
@@ -90,7 +90,7 @@ def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha
 
     Raises:
         InputError: mismatched lengths, no examples, or a value out of range.
-        InputTypeError: predictions or labels that are not integer tensors.
+        InputTypeError: predictions or labels that are not integers, or an empty list.
 
     >>> clean, adversarial = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
     >>> float(robust_accuracy(clean, adversarial, torch.tensor([0, 1, 1, 1])))

@@ -40,7 +40,7 @@ def certified_accuracy(
     Args:
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
-        radii: r, finite, at least 0, in any order.
+        radii: r, at least 0, in any order; +inf is allowed, and its share is 0.
         alpha: error probability of each confidence interval, in (0, 1). The intervals are for the certified accuracy on
             the distribution from which the examples are drawn. They do not account for false certificates;
             ``certified_accuracy_with_confidence`` does.
@@ -72,14 +72,15 @@ def certification_gap(empirical: Rate | float, certified: Rate | float) -> float
 
     Args:
         empirical: robust accuracy under attack, in [0, 1].
-        certified: certified accuracy at the radius of the attack, in [0, 1].
+        certified: certified accuracy at the radius of the attack, in [0, 1]; a ``CertifiedAccuracyBound`` stands for
+            its lower bound.
 
     Returns:
         The difference of the two values.
 
     Raises:
         InputError: a value outside [0, 1].
-        InputTypeError: arguments that are neither rates nor numbers.
+        InputTypeError: arguments that are neither numbers nor objects that convert to one, such as rates.
 
     >>> certification_gap(0.75, 0.5)
     0.25
@@ -200,8 +201,8 @@ def certified_accuracy_with_confidence(
 
     Args:
         count: number of images that are correct and certified at a radius chosen beforehand, in [0, n_images].
-        n_images: number of all images for which certification was attempted, at least 1. The noise must be independent
-            between images: use a different seed for each image, or one seed and each image's own index.
+        n_images: number of all images for which certification was attempted, in [1, 10**9]. The noise must be
+            independent between images: use a different seed for each image, or one seed and each image's own index.
         alpha: error probability of each certificate, in (0, 1).
         delta: error probability of the result, in (0, 1).
 

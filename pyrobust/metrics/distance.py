@@ -89,7 +89,8 @@ def distances_above(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tens
     """Return the smallest float64 numbers that are at least the exact distances ``‖x_advᵢ − xᵢ‖``.
 
     Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so the result is
-    the smallest float64 upper bound on the exact distance of the tensors.
+    the smallest float64 upper bound on the exact distance of the tensors. This holds unless subnormal numbers are
+    flushed to zero (``torch.set_flush_denormal``).
 
     Args:
         x_adv: see ``distances``.
@@ -97,7 +98,7 @@ def distances_above(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tens
         norm: see ``distances``.
 
     Returns:
-        [N], float64, on the CPU.
+        [N], float64, on the CPU; inf for a distance above the largest float64.
 
     Raises:
         InputError, InputTypeError: see ``distances``.
@@ -171,7 +172,8 @@ def is_within(x_adv: Numbers, x: Numbers, norm: NormLike, epsilon: Tensor) -> Te
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
     Where rounding cannot change the answer, distances computed in float64 are compared with epsilon; elsewhere, the
-    comparison uses exact rational arithmetic.
+    comparison uses exact rational arithmetic. The answer is exact unless subnormal numbers are flushed to zero
+    (``torch.set_flush_denormal``).
 
     >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
@@ -208,7 +210,9 @@ def box_distances_above(x_adv: Numbers, x: Numbers, box: Tensor) -> Tensor:
         box: [...], float64, the radius of each element of an example, at least 0.
 
     Returns:
-        [N], float64, on the CPU; inf for an example that differs in an element of radius 0.
+        [N], float64, on the CPU; inf for an example that differs in an element of radius 0, or for a result above the
+        largest float64. The result is exact unless subnormal numbers are flushed to zero
+        (``torch.set_flush_denormal``).
 
     >>> x_adv, box = torch.tensor([[0.5, 1.0], [0.0, 1.5]]), torch.tensor([0.25, 0.0], dtype=torch.float64)
     >>> box_distances_above(x_adv, torch.tensor([[0.0, 1.0], [0.0, 1.0]]), box)
@@ -239,12 +243,13 @@ def _box_distance_above(
 
 
 def scaled_boxes(box: Tensor, scale: Tensor, *, up: bool) -> Tensor:
-    """Return element radii ``scaleₙ · boxᵢ``, float64 [N, ...]: the exact products, rounded up or down.
+    """Return element radii ``scaleₙ · boxᵢ``, float64 [N, ...], as upper or lower bounds on the exact products.
 
     Args:
         box: [...], float64, at least 0.
         scale: [N], float64, at least 0.
-        up: whether to round up rather than down.
+        up: whether to return upper rather than lower bounds. A bound is the float64 number next to the rounded product;
+            it is the product itself if either factor is 0 or the scale is 1.
 
     >>> scaled_boxes(torch.tensor([0.0, 0.5], dtype=torch.float64), torch.ones(1, dtype=torch.float64), up=True)
     tensor([[0.0000, 0.5000]], dtype=torch.float64)
@@ -334,7 +339,8 @@ def perturbation_quantiles(minimum: Numbers, q: Sequence[float] = (0.25, 0.5, 0.
 
     Args:
         minimum: [N], float, at least 0, +inf allowed; see ``minimum_perturbation``.
-        q: shares in [0, 1]; each stands for the decimal number that Python prints for it, so 0.07 means exactly 7/100.
+        q: shares in [0, 1]; each is converted to float64 and stands for the shortest decimal number that rounds to it,
+            so 0.07 means exactly 7/100.
 
     Returns:
         One number per share.

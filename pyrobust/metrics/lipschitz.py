@@ -111,7 +111,8 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Calls raise the errors of ``binary_margins``.
+        InputError: a value out of range, or an unknown reduction of any type. Calls raise the errors of
+            ``binary_margins``.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -144,8 +145,9 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Calls raise the errors of ``binary_margins``. A NaN or infinite logit counts
-            as 0; with negative_robustness, it raises InputError instead.
+        InputError: a value out of range, or an unknown reduction of any type. Calls raise the errors of
+            ``binary_margins``. A NaN or infinite logit counts as 0; with negative_robustness, it raises InputError
+            instead.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -186,7 +188,8 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Calls raise the errors of ``categorical_margins``.
+        InputError: a value out of range, or an unknown reduction of any type. Calls raise the errors of
+            ``categorical_margins``.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -215,7 +218,7 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
 
     φ(t) = max(t, 0), so a misclassified example counts as 0 but stays in the mean. With ``negative_robustness``, φ is
-    the identity. The metric is differentiable with respect to the logits.
+    the identity. The metric is differentiable with respect to the logits, but a NaN logit may make the gradient NaN.
 
     Args:
         lip_const: L, positive and finite.
@@ -225,8 +228,9 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         name: name of the metric; default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Calls raise the errors of ``categorical_margins``. A row with NaN or inf
-            counts as 0; with negative_robustness, it raises InputError instead.
+        InputError: a value out of range, or an unknown reduction of any type. Calls raise the errors of
+            ``categorical_margins``. A row with NaN or inf counts as 0; with negative_robustness, it raises InputError
+            instead.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch

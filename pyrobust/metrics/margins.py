@@ -24,7 +24,7 @@ def binary_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """Margin ``s·f(x)`` of each example, with s = 1 for the positive label and -1 for the negative one.
 
     Args:
-        logits: [N] or [N, 1], a tensor or array of floats.
+        logits: [N] or [N, 1], a tensor, an array or a list of floats.
         labels: [N] or [N, 1], of any dtype; all in {0, 1} or all in {-1, 1}.
 
     Returns:
@@ -32,8 +32,8 @@ def binary_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
 
     Raises:
         InputError: wrong shapes, no examples, or other label values.
-        InputTypeError: arguments that are neither tensors nor arrays, logits that are not float, or labels in the place
-            of logits.
+        InputTypeError: arguments that are not tensors, arrays or lists of numbers, logits that are not float, or labels
+            in the place of logits.
 
     >>> binary_margins(torch.tensor([[2.0], [3.0]]), torch.tensor([1, 0])).tolist()
     [2.0, -3.0]
@@ -55,17 +55,18 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """Margin ``f_l(x) − max_{i ≠ l} f_i(x)`` of each example with label l.
 
     Args:
-        logits: [N, K], a tensor or array of floats, K ≥ 2.
+        logits: [N, K], a tensor, an array or a list of floats, K ≥ 2.
         labels: integer classes [N]; or rows [N, K] of any dtype, with values all in {0, 1} or all in {-1, 1}, and
             exactly one 1 in each row.
 
     Returns:
         [N], float64, on the logits' device, differentiable with respect to them; -inf where a logit is NaN or infinite.
+        In a row with NaN, the gradient may be NaN.
 
     Raises:
         InputError: wrong shapes, no examples, or other label values.
-        InputTypeError: arguments that are neither tensors nor arrays, logits that are not float, classes that are not
-            integers, or labels in the place of logits.
+        InputTypeError: arguments that are not tensors, arrays or lists of numbers, logits that are not float, classes
+            that are not integers, or labels in the place of logits.
 
     >>> logits = torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]])
     >>> categorical_margins(logits, torch.tensor([0, 2])).tolist()
@@ -85,7 +86,7 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, an array as a new tensor, and a list as a tensor of float64 or integers."""
+    """Return a tensor as it is, an array as a new tensor, and a list as a tensor, with Python's floats as float64."""
     if isinstance(value, list | tuple) and (tensor := checks.as_tensor(value, torch.float64)) is not None:
         return tensor
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":

@@ -6,7 +6,7 @@ import math
 
 
 def quarters(largest: float) -> list[float]:
-    """Return 0, 0.25, … up to the largest radius; the steps are wider if more than twelve radii would result.
+    """Return 0, 0.25, … up to the finite largest radius; the steps are wider if there would be more than twelve.
 
     >>> quarters(0.6), quarters(4)[:3]
     ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])

@@ -63,7 +63,7 @@ def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
 
     Args:
         successes: number of examples that count as successes, in [0, n].
-        n: number of examples, at least 1.
+        n: number of examples, in [1, 10**9].
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:

@@ -29,7 +29,7 @@ def attack_success_rate(clean: Numbers, adversarial: Numbers, labels: Numbers, a
 
     Raises:
         InputError: mismatched lengths, no examples, or a value out of range.
-        InputTypeError: predictions or labels that are not integer tensors.
+        InputTypeError: predictions or labels that are not integers, or an empty list.
 
     >>> import torch
     >>> clean, adversarial = torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 1, 0])
@@ -55,7 +55,7 @@ def success_rate_on_correct(clean: Numbers, adversarial: Numbers, labels: Number
 
     Raises:
         InputError: no example is classified correctly; mismatched lengths, no examples, or a value out of range.
-        InputTypeError: predictions or labels that are not integer tensors.
+        InputTypeError: predictions or labels that are not integers, or an empty list.
 
     >>> import torch
     >>> clean, adversarial = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1])
@@ -82,7 +82,7 @@ def targeted_success_rate(adversarial: Numbers, targets: Numbers, alpha: float =
 
     Raises:
         InputError: mismatched lengths, no examples, or a value out of range.
-        InputTypeError: predictions or targets that are not integer tensors.
+        InputTypeError: predictions or targets that are not integers, or an empty list.
 
     >>> import torch
     >>> float(targeted_success_rate(torch.tensor([3, 1]), torch.tensor([3, 2])))

@@ -268,7 +268,7 @@ def survival_curve(
     Args:
         votes: [N], integers in [0, n], for the predicted class; 0 for an abstention. If the votes come from a log, pass
             the point estimate of ``votes_for_radius``.
-        n: number of samples, an integer of at least 1; or [N] if it differs between examples.
+        n: number of samples, an integer in [1, 2**63); or a tensor or array [N] if it differs between examples.
         correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
         least: [N], integers, the fewest votes that are possible; without ``least`` and ``most``, the votes are exact.
         most: [N], integers, the most votes that are possible.

@@ -5,8 +5,8 @@ for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ is the
 Rosenfeld and Kolter, 2019). R increases with k, so an exact radius determines the votes; a printed radius, which is
 rounded, determines a range of votes.
 
-The radii of this module have a relative accuracy of 1e-8 and are meant for reading logs.
-They are not rounded down; for certificates, use ``pyrobust.smoothing.certified_radius``.
+The radii of this module have a relative accuracy of about 1e-8, or less below 1e-7·sigma, and are meant for reading
+logs. They are not rounded down; for certificates, use ``pyrobust.smoothing.certified_radius``.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Int
     0.0456, 0.48 (short for 0.480) and 1.02 have four, three and two decimals.
 
     Args:
-        radius: [N], float, at least 0, as printed.
+        radius: [N], float, at least 0, as printed. It should be below 10**digits: from there on, the last printed digit
+            stands before the point, and the result, 0, is too many decimals.
         digits: significant digits, in [1, 17].
 
     Returns:
@@ -130,8 +131,9 @@ def votes_for_radius(
 
     - least, most: the smallest and the largest k with R(k) in this range. If no k has such a radius, ρ was computed
       with another n, alpha or sigma (see ``is_attainable``). In this case, least is the last k with R(k) < ρ, and most
-      is the first k with R(k) ≥ ρ.
-    - point: the smallest k in [least, most] with R(k) ≥ ρ; ``most`` if ρ was rounded up above R(most).
+      is the first k with R(k) ≥ ρ, or n if there is none.
+    - point: the smallest k in [least, most] with R(k) ≥ ρ·(1 - 2^-23); ``most`` if there is none, such as if ρ was
+      rounded up above R(most).
 
     Args:
         radius: [N], float, at least 0, as printed.
@@ -246,7 +248,8 @@ def continuous_votes(quantile: _Floats, n: int | _Floats, alpha: float | _Floats
     If even k = n gives a smaller value than the quantile, the result is above n. For a quantile z, the condition
     Φ⁻¹(CP(k, n, alpha)) ≥ z means P(Bin(n, Φ(z)) ≥ k) ≤ alpha. So k is a quantile of a binomial distribution, which the
     incomplete beta function extends to real numbers. The result is accurate to about 1e-10·n votes. If n and alpha are
-    single numbers and a table of all radii is cheaper, k is interpolated in this table instead.
+    single numbers and a table of all radii is cheaper, k is interpolated linearly in this table instead, and is then
+    accurate only to a vote.
     """
     if isinstance(n, int) and isinstance(alpha, float) and worth_a_table(n, len(quantile)):
         votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))

@@ -1,7 +1,7 @@
 """One typed function per native op, with its argument checks, fake kernel and gradient.
 
-``torch.ops.pyrobust`` holds the raw ops; call them through these functions. Each function has a reference in plain
-PyTorch, with the same signature, in ``pyrobust.reference``.
+``torch.ops.pyrobust`` holds the raw ops; call them through these functions. Each op on tensors has a reference in plain
+PyTorch in ``pyrobust.reference``, with the same signature except for the ``out`` of projections.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def batch_last_conv(
     """Convolve N images in batch-last layout: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
 
     The result equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. Each SIMD vector holds
-    the same element of several images, so no lane is empty, even with strides or a single channel.
+    the same element of several images. With enough images, its lanes are therefore full, even with strides or a single
+    channel.
 
     The op has no autograd formula. To get the gradient with respect to x, apply ``batch_last_conv_transposed`` to y's
     gradient; ``batch_last_conv_weight`` computes the gradient with respect to weight.

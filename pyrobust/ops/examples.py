@@ -28,7 +28,7 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
         target.
 
     Raises:
-        InputError: mismatched shapes or devices.
+        InputError: mismatched shapes, dtypes or devices.
         InputTypeError: an unsupported dtype.
 
     >>> put_rows(torch.tensor([True, False]), torch.ones(2, 3), torch.zeros(2, 3))

@@ -55,7 +55,8 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     1e-12 is added to the denominators. Ties between logits go to the lowest class. The slope is the derivative divided
     by the largest magnitude of its elements. Therefore the slope does not vanish where the loss is nearly flat: the
     slope of the cross entropy stays accurate where the softmax of y rounds to 1. The slope is zero where the loss does
-    not depend on the logits. The value of a row with NaN is NaN; the value of a row with infinities may be NaN.
+    not depend on the logits. The value of a row with NaN is NaN, except that "lead_of_target" reads only the logits of
+    y and target. The value of a row with infinities may be NaN.
 
     Args:
         logits: [B, K], float32 or float64.
@@ -94,8 +95,8 @@ def logit_verdict(
     The gap is the largest logit of the other classes minus the logit of y. A row is fooled if its gap is at least 0;
     with ``targeted``, a row is fooled if its gap is at most 0. A fooled row is close if its |gap| is at most tolerance
     times its largest |logit|. With so small a gap, the row may not be fooled if the model's sums are added in another
-    order, which changes their rounding errors. A row whose gap is not finite is close, too. With ``both``, robust rows
-    with such a small gap are close as well.
+    order, which changes their rounding errors. A row whose gap is not finite is close, too, and so is a fooled row with
+    an infinite logit. With ``both``, robust rows with such a small gap or an infinite logit are close as well.
 
     Args:
         logits: [B, K], float32 or float64.

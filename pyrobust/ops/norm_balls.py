@@ -18,8 +18,8 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
 
     A row with ‖v‖₂ ≤ radius (compared exactly) is returned bit for bit. For any other row, z = v·radius / ‖v‖₂ (Boyd
     and Vandenberghe, "Convex optimization", 2004, 8.1.1). In float32 and float64, the returned z then has ‖z‖₂ ≥ (1 -
-    2⁻²¹)·radius, unless 2⁻²¹·radius is below the dtype's smallest positive number. All returned numbers satisfy |zᵢ| ≤
-    |vᵢ| and, in exact arithmetic, Σ z² ≤ radius².
+    2⁻²¹)·radius, unless some nonzero |zᵢ| are below the dtype's smallest normal number. All returned numbers satisfy
+    |zᵢ| ≤ |vᵢ| and, in exact arithmetic, Σ z² ≤ radius².
 
     Gradient: the identity for a row inside the ball; for any other row, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.

@@ -21,7 +21,8 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
     the sign of z or is zero, and lower ≤ x_adv ≤ upper. If z lies in an l1, l2 or l∞ ball, so does x_adv - x, in every
     dtype.
 
-    Gradient: 1 with respect to x and z where lower < x_adv < upper, else 0.
+    Gradient: 1 with respect to x and z where x_adv lies strictly between the two bounds, each rounded into the box to a
+        number of x's dtype; else 0.
 
     Args:
         x: float32, float64, bfloat16 or float16, in [lower, upper].

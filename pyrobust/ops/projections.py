@@ -20,7 +20,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
 
     zᵢ = max(vᵢ - θ, 0) with the θ that makes the sum equal the radius (Held, Wolfe and Crowder, "Validation of
     subgradient optimization", 1974). The exact sum of the returned numbers is at most the radius. In float32 and
-    float64, it is at least (1 - 2⁻²⁰)·radius, unless 2⁻²⁰·radius is below the dtype's smallest positive number.
+    float64, it is at least (1 - 2⁻²⁰)·radius, unless some positive zᵢ are below the dtype's smallest normal number.
 
     Gradient: dz_F = dv_F - mean(dv_F) + dradius / |F| on F = {z > 0}.
 

@@ -29,7 +29,8 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
 
     Args:
         a: [B, S, n], float32 or float64.
-        lower: [B, n], same dtype as a. A range [lower, upper] with NaN gives NaN.
+        lower: [B, n], same dtype as a. If lower or upper is NaN and the other end does not make the neuron stable, a
+            negative coefficient gives NaN, and any other coefficient takes slope·z.
         upper: [B, n].
         slope: in [0, 1].
 

@@ -86,7 +86,8 @@ def sample_grid_noise(
         InputError: a value out of range, mismatched shapes, or an integer whose product with the step's numerator may
             not be exact because it is above 2**24 (float64: above 2**53). Noise that is too large by itself,
             whatever k is, is refused on every device; the sum of k and noise is checked on the CPU only.
-        InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
+        InputTypeError: an unsupported dtype, a k that is not int32, a step that is not a Fraction, or a number, runs or
+            normalize of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
     >>> batch, tail = sample_grid_noise(k, [(0, 0, 0, 5), (1, 1, 0, 3)], sigma=0.25, step=Fraction(1, 255))

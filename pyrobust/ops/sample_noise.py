@@ -74,7 +74,7 @@ def sample_noise(
 
     Raises:
         InputError: a value out of range, mismatched shapes, or an x that requires a gradient.
-        InputTypeError: an unsupported dtype, or an argument of a wrong type.
+        InputTypeError: an unsupported dtype, or an x, a number, runs or normalize of a wrong type.
 
     >>> x = torch.zeros(2, 3, 4, 4)
     >>> batch = sample_noise(x, [(0, 0, 0, 5), (1, 1, 0, 3)], sigma=0.25)

@@ -26,8 +26,9 @@ def linf_step(
     """Step along the sign of the gradient, project onto the box and the l∞ ball around x, and round toward x.
 
     ``x' = clip(x_adv + step·sign(gradient), max(x - epsilon, lower), min(x + epsilon, upper))`` (Kurakin, Goodfellow
-    and Bengio, 2017; Madry et al., 2018), computed in float64. For every dtype, |x' - x| ≤ epsilon and lower ≤ x' ≤
-    upper hold exactly, not only up to rounding. A coordinate whose gradient is NaN takes no step.
+    and Bengio, 2017; Madry et al., 2018), computed in float64 for float64 tensors and in float32 for the others. For
+    every dtype, |x' - x| ≤ epsilon and lower ≤ x' ≤ upper hold exactly, not only up to rounding. A coordinate whose
+    gradient is NaN takes no step.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -141,8 +142,8 @@ def l1_step(
 
     The result is ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| is positive and at
     least the example's keep-th largest |gradient|. On other coordinates the result is ``x_adv - x``. The l1 norm of the
-    step is therefore ``step`` (Croce and Hein, "Mind the box", 2021). The gradient counts as zero at a coordinate on a
-    face of the box if the step would leave the box there.
+    step is therefore |step|, or 0 if no |gradient| is positive (Croce and Hein, "Mind the box", 2021). The gradient
+    counts as zero at a coordinate on a face of the box if the step would leave the box there.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.

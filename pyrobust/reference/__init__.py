@@ -1,7 +1,8 @@
 """Every native op in plain PyTorch: specification, oracle of the tests, and baseline of the benchmarks.
 
-The functions have the signatures of those in ``pyrobust.ops``, and the noise follows
-docs/decisions/noise-contract.md step by step. They do not check their arguments; the ops do.
+The references have the signatures of the functions in ``pyrobust.ops``, without the ``out`` of projections. The other
+functions here are steps of the noise, which follows docs/decisions/noise-contract.md step by step. The functions do not
+check their arguments; the ops do.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     Rounding this sum to float32 then gives the same number as rounding the exact value. The float64 version follows
     Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE
     Transactions on Computers, 2008. This version is correct unless the exact product a·b has bits smaller than the
-    smallest positive float64.
+    smallest positive float64, or the product or a sum overflows.
 
     >>> one = torch.tensor(1.0)
     >>> ulp = torch.tensor(2.0**-12)

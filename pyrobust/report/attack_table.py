@@ -30,8 +30,8 @@ def default_epsilons(curve: RobustnessCurve) -> list[float]:
     """Return the epsilons for the table of a curve.
 
     For a curve of points, these are the epsilons of the points. For a step function, these are of two kinds: round
-    numbers up to the distance within which nine tenths of the adversarial examples lie, and every epsilon at which
-    another attack confirmed the curve.
+    numbers up to the distance within which nine tenths of the broken images lie (misclassified images have distance 0),
+    and every epsilon at which another attack confirmed the curve.
 
     Args:
         curve: a curve of any attack.
@@ -65,7 +65,8 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
         run: a run of kind attack, with at least one image.
         alpha: for each interval, the probability that it misses the true value, in (0, 1).
         curve: for a minimum-norm run, its robustness curve, to which ``confirm_curve`` may have added the results of
-            other attacks. By default, the curve is the `minimum_norm_curve` of the run.
+            other attacks. All intervals then have the curve's alpha. By default, the curve is the `minimum_norm_curve`
+            of the run with ``alpha``.
 
     Returns:
         A table to print or to write, with the lines of `describe_run` as notes.

@@ -46,12 +46,13 @@ class _Steps:
 
 
 def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
-    """Plot certified accuracy over the radius as exact step curves, as a PNG, PDF or SVG.
+    """Plot certified accuracy over the radius as step curves, as a PNG, PDF or SVG.
 
     The value at radius r is the share of images whose prediction is correct and certified with a radius R >= r. Just
-    beyond the certified radius of each such image, the curve falls by one image's share. The images are a sample of a
-    distribution. At each radius, the band shows the confidence interval for the share in this distribution (Clopper and
-    Pearson, 1934). The intervals do not hold jointly.
+    beyond the certified radius of each such image, the curve falls by one image's share. The steps are exact for up to
+    4000 distinct radii; for more, a curve has 4000 evenly spaced steps, which are nowhere above the exact curve. The
+    images are a sample of a distribution. At each radius, the band shows the confidence interval for the share in this
+    distribution (Clopper and Pearson, 1934). The intervals do not hold jointly.
 
     Args:
         logs: a run or certification logs, all of one norm and with at least one image.

@@ -275,9 +275,10 @@ def format_table(table: ReportTable, form: TableForm) -> str:
         table: any table.
         form: "md": a pipe table below a heading, with the notes as a list. "tex": a float with a booktabs table. "csv":
             the format of RFC 4180, without title and notes. Numbers are exact, and the ends of intervals have columns
-            of their own. If a spreadsheet could take a text for a formula, an apostrophe is put before the text.
-            "json": an object with title, columns, notes and rows. A row is a list of cells, and a `Quantity` is an
-            object with value, lower and upper. NaN is written as null.
+            of their own. NaN and infinity are written as empty fields. If a spreadsheet could take a text for a
+            formula, an apostrophe is put before the text. "json": an object with title, columns, notes and rows. A row
+            is a list of cells, and a `Quantity` is an object with value, lower and upper. NaN and infinity are written
+            as null.
 
     Returns:
         The text, with a newline at its end.

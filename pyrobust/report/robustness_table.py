@@ -36,16 +36,16 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     quartiles of the distance at which these runs broke the images.
 
     Args:
-        runs: runs of kind attack, or of kind verify at given epsilons, each with at least one image. Minimum-norm runs
-            of one data set must have the same images.
+        runs: runs of kind attack, or of kind verify at given epsilons, each with at least one image. All minimum-norm
+            runs must have the same images of the same data set.
         alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
         A table to print or to write. Its notes state what the numbers depend on.
 
     Raises:
-        InputError: there is no run, a run is of another kind or has no images, minimum-norm runs have different images,
-            or alpha is out of range.
+        InputError: there is no run, a run is of another kind or has no images, minimum-norm runs have different images
+            or data, or alpha is out of range.
         InputTypeError: an argument that is not a run.
 
     >>> from pyrobust.attacks import FGSM

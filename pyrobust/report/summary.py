@@ -34,18 +34,19 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
 
     Args:
         run: a run of any kind, with at least one image.
-        radii: radii of certified accuracies, at least 0; default: the radii of the run's table. Attacks and predictions
-            do not use this argument.
+        radii: radii of certified accuracies, at least 0. The default for a verification that searched for radii: 0 and
+            round numbers or quarters up to the largest radius. Otherwise, the default is the radii of the run's table,
+            for a sandwich without 0. Attacks, predictions and verifications at given epsilons do not use this argument.
         alpha: probability that a given interval misses the true value, in (0, 1).
 
     Returns:
         A dictionary. It begins with ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's
         fields and ``interval_alpha``. Then it has ``clean_accuracy`` and the rates of this kind of run. For
         certifications and predictions, ``clean_accuracy`` is the accuracy of the smoothed classifier. Each rate has
-        ``successes``, ``n``, ``value``, ``lower`` and ``upper``. For a certification, the distribution of p_A comes
-        first (as "p_a", which is None for a sequential run), and the average certified radius comes last. For a
-        minimum-norm attack, there are the robust accuracy at each of a few epsilons, and the quartiles of the distance
-        (None for infinity).
+        ``successes``, ``n``, ``value``, ``lower`` and ``upper``. For a certification, these rates are followed by the
+        distribution of p_A (as "p_a", which is None for a sequential run), the certified accuracies and the average
+        certified radius. A sequential run has "mean_samples" and "undecided" at the end. For a minimum-norm attack,
+        there are the robust accuracy at each of a few epsilons, and the quartiles of the distance (None for infinity).
 
     Raises:
         InputError: the run holds no image, or a radius or alpha is out of range.

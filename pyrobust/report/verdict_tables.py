@@ -121,7 +121,8 @@ def threat_table(
     verdicts allow.
 
     If each prompt has at least k attempts, a further column has the success rate within k attempts, for a k that was
-    fixed in advance. If the log has numbers of queries, further columns have the mean and the median of
+    fixed in advance. In a log whose attempts stop at the first success, a prompt with a success may have fewer
+    attempts. If the log has numbers of queries above 1, further columns have the mean and the median of
     ``queries_to_success``.
 
     Args:
@@ -136,7 +137,8 @@ def threat_table(
         for multiplicity.
 
     Raises:
-        InputError: a column is unknown, a value is out of range, or a prompt has fewer than the given k attempts.
+        InputError: a column is unknown, a value is out of range, or a prompt has fewer than the given k attempts and
+            did not stop at a success.
 
     >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 3, model="net") for i in range(10)]
     >>> [str(cell) for cell in threat_table(ThreatVerdicts(tuple(rows))).rows[0]]

@@ -28,7 +28,7 @@ class Identity:
         machine: hardware, number of threads and torch version; equal machines are expected to give equal bits.
         bits: SHA-256 of the logits on the probe inputs; "" where kernels are not bitwise reproducible.
         logits: the first few logits of each probe input, with None for NaN or infinity. Empty if the model does not
-            reproduce its logits.
+            reproduce its logits up to the tolerance.
         tolerance: largest difference allowed between the logits of two machines, relative to the largest logit of the
             same probe input.
         void: why the results must not be used; "" for a valid run.

@@ -88,7 +88,7 @@ class LockedFile(ABC):
             self.close()
 
     def close(self) -> None:
-        """Close the file and leave one plain file that can be read from read-only media; a run in memory stays open."""
+        """Close the file, and leave one plain file unless another process is reading it; a run in memory stays open."""
         self._roll_back()
         if self.path is None:
             return

@@ -87,7 +87,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
         InputError: there is no path, or the files are not exactly the shards of one sweep. For example, a shard is
         missing or given twice, or parameters differ. Shards may differ in chunk and order. Unless their guarantee is
         "grid", they may also differ in batch size, threads, hardware, device and torch version.
-        FileFormatError: a file is missing or damaged.
+        FileFormatError: a file is missing or damaged, or was written by another program, or by a newer or an older
+            version. A file that cannot be opened, or whose run is void, raises StoreError.
 
     >>> merge_runs([])
     Traceback (most recent call last):

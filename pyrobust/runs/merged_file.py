@@ -46,16 +46,19 @@ def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     Args:
         paths: the files of all shards, in any order.
         out: the file to write, which must not exist.
-        partial: whether shards may be unfinished or missing. The file can then be read, but only the shards can be
-            resumed.
+        partial: whether shards may be unfinished or missing. Resume the shards, not this file: it can be read, but a
+            sweep can resume it only if the run is a sequential certification or no chunk is there in part. Otherwise,
+            the sweep reports it as damaged.
 
     Returns:
         The run in the new file.
 
     Raises:
         InputError: ``out`` exists; shards are unfinished or missing; or the files are not shards of one sweep.
-        FileFormatError: a file is missing or damaged.
-        StoreError: the file cannot be written; no part of it is left behind.
+        FileFormatError: a file is missing or damaged, or was written by another program, or by a newer or an older
+            version.
+        StoreError: a shard cannot be opened or its run is void; or the file cannot be written, and no part of it is
+            left behind.
 
     >>> write_merged([], "whole.db")
     Traceback (most recent call last):

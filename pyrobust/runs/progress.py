@@ -22,10 +22,14 @@ class SweepProgress:
         chunk_samples: total samples of the current chunk.
         chunk: number of images in the current chunk.
         correct: committed images classified correctly.
-        certified: correct images also certified at ``radius`` or more; None if the sweep certifies nothing.
+        certified: correct images also certified at ``radius`` or more; None if the sweep has no column of certified
+            radii, or no ``radius``: a search for certified radii has none, nor has a sandwich of a base classifier
+            without epsilons.
         radius: the radius to which ``certified`` refers. It is the smallest radius of a sequential certification, the
-            smallest epsilon of a verification, or else the noise's sigma. It is 0.0 if the sweep has none of these.
-        robust: committed images robust to the attack; None if there is no attack.
+            smallest epsilon of a verification or of a sandwich of a base classifier, or else the noise's sigma. It is
+            0.0 if the sweep has none of these.
+        robust: committed images robust to an attack at one epsilon, or to the attack of a sandwich within ``radius``;
+            None for any other sweep, such as a minimum-norm attack or a verification with an attack.
         workers: number of computing workers; 0 if this process alone computes.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images

@@ -1,9 +1,11 @@
 """Read run files: one SQLite file per run, with its parameters and one row for each image.
 
-A run is written in chunks of images. Each chunk is written in one transaction, so that after a crash or a kill, the
-file contains only whole chunks. While a run is being written, its file is in SQLite's WAL mode, and other processes can
-read the committed data. The writer holds SQLite's write lock from opening to closing, so that a second writer is
-refused. A closed run is one plain file without companion files.
+A run is written in chunks of images, each in one transaction, so that after a crash or a kill, the file contains only
+whole chunks. The exception is a sequential certification: about every second, its finished images and the state of the
+unfinished images of the chunk are written in one transaction. While a run is being written, its file is in SQLite's WAL
+mode, and other processes can read the committed data. The writer holds SQLite's write lock except for a moment between
+two transactions, so that a second writer is refused. A closed run is one plain file without companion files, unless
+another process was reading it when it was closed; the file then stays in WAL mode, complete.
 
 Files are untrusted: nothing in them is executed or unpickled. Their schema must equal the schema that this package
 writes, character for character.

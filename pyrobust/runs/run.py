@@ -51,8 +51,9 @@ class Run(Tabular):
             not compared again.
 
     Raises:
-        FileFormatError: the file is missing or damaged, or was written by another program or a newer version.
-        StoreError: the file cannot be opened.
+        FileFormatError: the file is missing or damaged, or was written by another program, or by a newer or an older
+            version.
+        StoreError: the file cannot be opened, or its run is void, so that its results must not be used.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -125,7 +126,8 @@ class Run(Tabular):
     def table(self) -> dict[str, npt.NDArray[Any]]:
         """Columns by name, each [N], in index order; histograms and examples are returned by methods of their own.
 
-        All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) are int64. ``status`` is "ok" or "abstain".
+        All kinds: ``index``, ``label`` and ``prediction`` are int64. ``prediction`` is -1 where a smoothed classifier
+        abstained, or where the logits of another model have no finite maximum. ``status`` is "ok" or "abstain".
         ``seconds`` is float64.
 
         Certifications: ``p_lower`` and ``radius``, float64. ``p_lower`` is a lower limit of p_A, the probability of the
@@ -149,7 +151,8 @@ class Run(Tabular):
 
         Verifications: ``radius`` is the largest proved radius, or 0.0 if no radius was proved. A verification at given
         epsilons tries no other radii. ``verdicts``, ``stages`` and ``margins`` are encoded text, which the method
-        `verdicts` decodes.
+        `verdicts` decodes. In a search for radii, ``stages`` is the method that proved the radius ("" for none), and
+        the other two are empty.
 
         Sandwiches: ``lower`` is a certified lower bound of the distance to misclassification. ``upper`` is the distance
         of the nearest adversarial example found, or inf where none was found. Both bounds are 0 where the image is
@@ -191,9 +194,11 @@ class Run(Tabular):
 
     @property
     def set_aside(self) -> dict[int, str]:
-        """Error of each chunk that was set aside after its workers died, keyed by the chunk's first image.
+        """Error of each chunk that was set aside, keyed by the chunk's first image.
 
-        The images of these chunks are missing; resuming the run computes them.
+        A chunk is set aside if its workers died, or if one did not answer within the ``timeout``. Its results are
+        missing, except for the images that a sequential certification had finished. Resuming the run computes the
+        missing ones.
         """
         return dict(self._chunks.set_aside)
 
@@ -245,10 +250,11 @@ class Run(Tabular):
                 yield counts
 
     def check(self) -> None:
-        """Read and check everything in the file, some rows at a time.
+        """Check the contents of the file, some rows at a time.
 
         Raises:
-            FileFormatError: the file is damaged.
+            FileFormatError: the file is damaged. Rows are compared with their digests only when this object reads rows
+                for the first time; to check a file again, open it again.
         """
         for name in self.header.type.histograms():
             for _ in self._histograms(name):
@@ -269,13 +275,15 @@ class Run(Tabular):
         """The share of images that are classified correctly and certified at each radius.
 
         Args:
-            radii: radii r in the unit of the input. An image with certified radius R counts at r if R >= r.
+            radii: radii r >= 0 in the unit of the input, possibly inf. An image with certified radius R counts at r if
+                R >= r; in a verification, R must also be above 0, since a radius of 0 proves nothing.
 
         Returns:
             float64 [len(radii)].
 
         Raises:
-            InputError: the run holds predictions, or is empty.
+            InputError: the run is neither a certification nor a verification, or is empty; or a radius is negative or
+                NaN.
             InputTypeError: radii that are not numbers.
         """
         kind = self.header.type
@@ -359,12 +367,13 @@ class Run(Tabular):
             indices: data-set indices, in any order. Default: all images of the run, in index order.
 
         Returns:
-            float32 [n, C, H, W]. For an attack at one epsilon, every entry is within epsilon. If the model is robust at
-            an image, the image's entry is the last iterate or, for AutoAttack, the image itself. For a minimum-norm
-            attack, the entry is the nearest adversarial example found, at any distance; it is the image itself if the
-            image is misclassified or no adversarial example was found. For a verification, the entry is the
-            counterexample at the smallest epsilon that has one, and is within this epsilon. It is the image itself if
-            no epsilon has one. For a sandwich, the entry is the same as for a minimum-norm attack.
+            float32 [n, C, H, W] or [n, D]. For an attack at one epsilon, every entry is within epsilon. If the model is
+            robust at an image, the entry is the point that the attack returned (for PGD, for example, the iterate with
+            the highest loss; for AutoAttack, the image itself). For a minimum-norm attack, the entry is the nearest
+            adversarial example found, at any distance; it is the image itself if the image is misclassified or no
+            adversarial example was found. For a verification, the entry is the counterexample at the smallest epsilon
+            that has one, and is within this epsilon. It is the image itself if no epsilon has one. For a sandwich, the
+            entry is the same as for a minimum-norm attack.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or does not have one of the

@@ -64,7 +64,8 @@ class SweepSettings:
             the run records the change.
         executor: where chunks are computed. By default (None), this process computes them. To use devices of this
             machine, pass "all", "cpu:4" or a list such as ["cuda:0", "cuda:1"]. To use a Ray cluster, pass "ray",
-            "ray://HOST" or a `RayCluster`. On the same kind of hardware, all executors give bitwise equal results.
+            "ray://HOST" or a `RayCluster`. On the same kind of hardware, and with the same batch size and number of
+            threads, all executors give bitwise equal results; the default of ``threads`` depends on the executor.
         threads: number of CPU threads of a forward pass. The run records this number, since it may change the rounding.
             By default, a resumed run uses its recorded number, and a new run uses torch's default. In a worker, a new
             run uses the worker's share of the machine's CPUs.
@@ -75,8 +76,9 @@ class SweepSettings:
         progress: True for a bar on standard error or in a notebook, or a function that receives a `SweepProgress`.
 
     Raises:
-        InputError: a value out of range.
-        InputTypeError: a field of the wrong type.
+        InputError: a value out of range, an unknown ``order`` (even one of a wrong type), or a ``timeout`` without an
+            executor.
+        InputTypeError: any other field of the wrong type; ``progress`` is checked when the sweep starts.
 
     >>> SweepSettings(skip=20, order="random").skip
     20

@@ -59,7 +59,8 @@ class Survey:
     Attributes:
         shards: the number of shards K; None for an undivided run.
         parts: all K shards in order, or the undivided run.
-        chunks: numbers (from 1) of the chunks that are missing from an undivided run; empty if there are shards.
+        chunks: numbers (from 1) of the chunks that are missing from an undivided run; empty if there are shards, or
+            while the run is being written.
     """
 
     shards: int | None
@@ -74,7 +75,8 @@ class Survey:
     def missing(self, *, running: bool = False) -> list[int]:
         """Return the numbers of the shards (or of the chunks of an undivided run) that are still to be computed.
 
-        With ``running``, shards that are being written are included.
+        With ``running``, shards that are being written are included. For an undivided run that is being written, the
+        list is empty.
         """
         if self.shards is None:
             return list(self.chunks)

@@ -72,10 +72,13 @@ class RunWriter(LockedFile):
             pending: columns of unfinished images, in the order in which sampling resumes. Finished images are removed
                 from the table of unfinished images.
             machines: a mapping from each chunk's first image to the machine that computed the chunk
-                (`Identity.machine`). By default, all chunks were computed by the machine that the run's header names.
+                (`Identity.machine`). By default, all chunks were computed by the machine that the header given to this
+                writer names.
 
         Raises:
-            InputError: a column is unknown, a value cannot be stored, or the images are not a chunk of this run.
+            InputError: a column is unknown, a value cannot be stored, the run does not cover an image, or ``machines``
+                names another machine for an image that begins no chunk. The caller has to append whole chunks, unless
+                images finish one by one.
             StoreError: the file cannot be written or already holds one of these images, or the run is on a grid and a
                 chunk was computed on a machine other than the one that the run's header names.
         """
@@ -116,7 +119,8 @@ class RunWriter(LockedFile):
             error: the reason. Its first 4096 characters are kept as printable text.
 
         Raises:
-            InputError: no chunk begins with this image, or the chunk is complete.
+            InputError: no chunk begins with this image, the chunk is complete, or it has a result and the run is not
+                sequential.
             StoreError: the file cannot be written.
         """
         images = self._chunk(first)

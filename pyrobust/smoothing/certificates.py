@@ -83,15 +83,16 @@ class Certificates(_Results):
     Attributes:
         indices: [B], int64; if indices were given, the image index from which the noise of each example was derived;
             otherwise, the position of each example in the call.
-        prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains if the example was given
-            up before any radius was proved.
+        prediction: [B], int64; the certified class, or ``ABSTAIN`` if p_lower is not above 1/2 (and, with
+            ``two_class``, not above rival_upper either). For "sequential", an example that was given up keeps the class
+            and the smaller radius that its samples had proved by then.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
         radii: the radii of interest that were passed.
         p_lower: [B], float64; lower confidence bound on the probability of the selected class. For "sequential", it is
             the largest of the bounds at all looks (sample sizes at which the example was judged).
         counts0: [B, K + 1], int64; votes of the n0 samples that select the class. Column K counts samples without a
-            winner (NaN or +inf). On a grid, it also counts samples whose noise lies so far in the tails that its
-            magnitude is not drawn.
+            winner (logits with NaN or +inf, or only -inf). On a grid, it also counts samples whose noise lies so far in
+            the tails that its magnitude is not drawn.
         counts: [B, K + 1], int64; votes of the samples that estimate the class's probability, in the same columns.
         samples: [B], int64; samples drawn for each example, including those of the selection.
         undecided: [B, R], bool; whether the r-th of ``radii`` was neither certified nor given up within n samples. All
@@ -163,7 +164,9 @@ class Predictions(_Results):
         indices: [B], int64; if indices were given, the image index from which the noise of each example was derived;
             otherwise, the position of each example in the call.
         prediction: [B], int64; the class, or ``ABSTAIN``.
-        p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely.
+        p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely. On a grid,
+            the samples without a winner are counted for the runner-up; the p-value is 1 if the leading class is then
+            not ahead of the runner-up.
         counts: [B, K + 1], int64; votes, with column K as in `Certificates`.
         sigma, noise, norm, n, alpha, seed: as passed.
         guarantee: "grid" or "real", see `Certificates`.

@@ -42,12 +42,13 @@ class SequencePacker:
 
     The number of samples after which an image is decided depends only on its own votes. The image's result therefore
     does not depend on the batch size, on the order of images or on the other active images. A selection draws the n0
-    samples that select the class of each new image. All batches are full, except the last batch of a selection, and the
-    batches at the end, when the remaining samples do not fill a batch. A look is a sample size at which an image is
-    judged. On a grid, the model runs on whole batches even at the end, and the spare rows hold samples beyond the next
-    look of their images. If an image is decided at this look, its samples beyond the look are dropped. The batches
-    depend only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed. The
-    argument ``example`` is one image [...] as ``fetch`` returns it.
+    samples that select the class of each new image. All batches are full, with three exceptions: the last batch of a
+    selection; the batches at the end, when the remaining samples do not fill a batch; and all batches if the batch size
+    is larger than the number of samples that the active images, at most 4096 or 256 MiB of them, need until their next
+    looks. A look is a sample size at which an image is judged. On a grid, the model runs on whole batches even at the
+    end, and the spare rows hold samples beyond the next look of their images. If an image is decided at this look, its
+    samples beyond the look are dropped. The batches depend only on the images and the batch size, even if sampling is
+    stopped after any ``Round`` and resumed. The argument ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])

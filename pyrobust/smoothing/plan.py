@@ -35,16 +35,16 @@ class PlannedMethod:
         name: "fixed", "sequential" or "hybrid". "fixed" takes n_max samples and computes one Clopper-Pearson bound.
         samples: expected number of samples per image until all radii are decided, including n0.
         standard_error: standard error of ``samples`` for a run with as many images as the pilot run; 0.0 for "fixed".
-            This error has three sources: the choice of the run's images, the noise drawn for them in the run, and the
-            noise drawn in the pilot. A run on the pilot's own images varies less.
+            Its sources are the choice of the run's images, the noise drawn for them in the run and, if pilot_n is
+            given, the noise drawn in the pilot. A run on the pilot's own images varies less.
         samples_alone: for each radius, expected number of samples per image if only this radius had to be decided.
         certified: for each radius, share of images certified, whether correctly or not.
         undecided: for each radius, share of images neither certified nor given up before n_max.
         error: for each radius, upper bound on the probability that an image is certified at this radius although its
             true radius is slightly smaller.
-        simulated: [R, N], float64; number of samples of each simulated image, for ``pyrobust.metrics.sweep_time``.
-            There are R images for each of the N probabilities. For "fixed", the shape is [1, 1], because all images
-            take the same number of samples.
+        simulated: [R, N], int64; number of samples of each simulated image, for ``pyrobust.metrics.sweep_time``. There
+            are R images for each of the N probabilities. For "fixed", it is a float64 array of shape [1, 1], because
+            all images take the same number of samples.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Plan(Tabular):
         return {name: value for name, value in self.to_dict().items() if name not in ("methods", "radii")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, except the simulated images, as plain lists, numbers and strings."""
+        """Return all fields, except the simulated images, as tuples, dictionaries, numbers and strings."""
         values = asdict(self)
         for method in values["methods"]:
             del method["simulated"]
@@ -149,7 +149,8 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
         [N], float64.
 
     Raises:
-        InputError: votes or n are out of range, votes is empty, or the lengths of n and votes differ.
+        InputError: votes is not a non-empty list of integers, votes or n are out of range, or the lengths of n and
+            votes differ.
         InputTypeError: n is not of integer type.
 
     >>> pilot_probabilities([0, 990, 1000], 1000).round(4)
@@ -210,7 +211,7 @@ def plan(
         noise: "gaussian", "uniform" or "laplace", as for certified_radius.
         norm: "l2" for gaussian, "l1" for the others.
         draws: number of images to simulate; rounded up to a multiple of the number of probabilities.
-        seed: random seed of the simulation.
+        seed: random seed of the simulation, at least 0.
         pilot_n: number of samples for each image of the pilot, for the standard errors. By default, the probabilities
             are taken as exact.
 

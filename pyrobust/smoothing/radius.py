@@ -25,7 +25,7 @@ _MIN_SIGMA, _MAX_SIGMA = 2.0**-126, 2.0**124
 
 
 def _checked_sigma(sigma: float) -> float:
-    """Return the smaller of sigma and float32(sigma), since the noise is drawn with float32(sigma)."""
+    """Return the smaller of sigma and float32(sigma), since some noise is drawn with float32(sigma)."""
     sigma = number("sigma", sigma)
     if not _MIN_SIGMA <= sigma <= _MAX_SIGMA:
         raise InputError("sigma", "a positive number in the range of float32 noise", sigma)
@@ -46,8 +46,9 @@ def certified_radius(
 
     Args:
         p_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.
-        sigma: standard deviation of the noise, positive. The noise is drawn with sigma rounded to float32. The radius
-            is computed with the smaller of sigma and the rounded sigma.
+        sigma: standard deviation of the noise, positive. Without a grid, the noise of a float32 or 16-bit model is
+            drawn with sigma rounded to float32; other noise is drawn with sigma itself. The radius is computed with the
+            smaller of sigma and the rounded sigma, so it holds in both cases.
         noise: "gaussian", "uniform" or "laplace".
         norm: "l2" for gaussian, "l1" for the others.
 
@@ -126,8 +127,8 @@ def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: 
     """Certified l2 radius under Gaussian noise from bounds on the probabilities of the top class and every other class.
 
     Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` for the bounds p_A and p_B, rounded down (Cohen, Rosenfeld and Kolter,
-    2019, theorem 1). For p_B = 1 - p_A, it equals ``certified_radius``. If the votes spread over several other classes,
-    p_B is smaller than 1 - p_A and the radius is larger.
+    2019, theorem 1). For p_B = 1 - p_A, it equals ``certified_radius`` up to rounding. If the votes spread over several
+    other classes, p_B is smaller than 1 - p_A and the radius is larger.
 
     Args:
         p_a_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.

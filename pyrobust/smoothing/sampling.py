@@ -214,7 +214,7 @@ class Sampler:
         return votes
 
     def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
-        """Warn, once per runner, if more than 0.1% of the samples in votes [B, K + 1] have no predicted class."""
+        """Warn, once per runner, if over 0.1% of at least two samples in votes [B, K + 1] have no predicted class."""
         lost, total = int(votes[:, -1].sum()), int(votes.sum())
         if total > 1 and lost > _FEW_LOST * total and not self.runner.warned_no_class:
             self.runner.warned_no_class = True

@@ -81,9 +81,9 @@ class CertificationRule:
     up, or after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
-      For radii near the largest that n samples can prove, more images are certified with this bound than without it. In
-      return, the sequence needs more evidence at earlier looks: there, its log-likelihood ratio must be larger by
-      log(1/(1 - hybrid)). A share of 0.01 costs the sequence almost nothing.
+      If n is at least a few hundred, more images are certified with this bound than without it, for radii near the
+      largest that n samples can prove. In return, the sequence needs more evidence at earlier looks: there, its
+      log-likelihood ratio must be larger by log(1/(1 - hybrid)). A share of 0.01 costs the sequence almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A. The other half is spent on upper limits of K other
       classes (Bonferroni): the K - 1 classes that are not selected, and the samples without a winner, which also count
       as a class. The certified radius is then the larger of two radii: the radius from p_A alone, and

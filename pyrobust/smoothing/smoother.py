@@ -57,19 +57,24 @@ logger = logging.getLogger(__name__)
 class RandomizedSmoothing:
     """Smoothed classifier ``g(x) = argmax over c of P(f(x + ε) = c)`` with certified radii.
 
-    f is the arg-max of the base classifier; logits with NaN or +inf vote for no class. ε is noise with standard
-    deviation sigma in every coordinate. ``certify`` selects a class with n0 samples. From n fresh samples, it computes
-    a lower confidence bound on the probability of this class (Clopper and Pearson, 1934). The bound gives the certified
-    radius (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
+    f is the arg-max of the base classifier; logits with NaN or +inf, or only -inf, vote for no class. ε is noise with
+    standard deviation sigma in every coordinate. ``certify`` selects a class with n0 samples. From n fresh samples, it
+    computes a lower confidence bound on the probability of this class (Clopper and Pearson, 1934). The bound gives the
+    certified radius (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
 
     If the index of an example in a data set is given, the noise of the example depends only on (seed, image index,
-    sample index). Otherwise, a 64-bit hash of seed, grid step, shape and values replaces the seed and the image index.
-    The noise does not depend on the batch size, the number of threads, the order of examples, or the split of a data
-    set into calls. If the arithmetic of the model does not depend on the batch, the counts do not depend on any of
-    these either. A certificate is void if its x was chosen after seeing counts made with the same seed.
+    sample index), on the stage (selection, estimation or prediction), and on the distribution, precision and grid of
+    the noise. Otherwise, a 64-bit hash of seed, grid step, shape and values replaces the seed and the image index. The
+    noise does not depend on the batch size, the number of threads or the order of examples. With a given grid or with
+    None, it does not depend on the split of a data set into calls either. With ``grid="auto"``, each call detects its
+    own grid, so another split may give an example another grid and other noise. To prevent this, name the grid, or call
+    ``on_grid_of`` with all examples and use the smoother that it returns. If the arithmetic of the model does not
+    depend on the batch, the same holds for the counts. A certificate is void if its x was chosen after seeing counts
+    made with the same seed.
 
-    Without indices, an example gets the same noise in a loop ``for x in images: smoother.certify(x)``, in a loop of
-    ``certify_batch`` over a loader, and in one call with all images. It follows that
+    Without indices, and with one grid for all calls, an example gets the same noise in a loop ``for x in images:
+    smoother.certify(x)``, in a loop of ``certify_batch`` over a loader, and in one call with all images. It follows
+    that
 
     - two examples that differ share noise only with probability 2^-64;
     - repeating a call uses up no alpha and gives no new information;
@@ -241,8 +246,10 @@ class RandomizedSmoothing:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
         The prediction is wrong with probability at most alpha. The base classifier votes on n samples. The two classes
-        with the most votes are compared by the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples
-        without a winner count as a separate class. If this class has the most votes, the prediction is ``ABSTAIN``.
+        with the most votes are compared by the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Without a
+        grid, samples without a winner count as a separate class. On a grid, all of them are counted for the runner-up,
+        because a sample with noise in the tails may belong to any class. If more samples have no winner than vote for
+        any class, the prediction is ``ABSTAIN``.
 
         Args:
             x: one example, [...] (no batch dimension).
@@ -335,9 +342,11 @@ class RandomizedSmoothing:
         Raises:
             InputError: x is not finite, is not on the grid or has no batch dimension; a number is out of range;
                 ``indices`` has another length than x; or ``num_classes`` differs from the number of logits.
-            InputTypeError: the images are integers, or a count is not an integer.
-            ModelError: the model does not return logits. With a grid, it is also raised if the model needs kernels that
-                are not deterministic, or does not fit in memory at the batch size.
+            InputTypeError: the images are integers, 16-bit images are combined with a given grid, or a count is not an
+                integer.
+            ModelError: the model does not return logits, or its logits for a row are seen to depend on other rows or on
+                chance (`RowDependenceError`). With a grid, it is also raised if the model needs kernels that are not
+                deterministic, or does not fit in memory at the batch size.
         """
         radii = certified_radii(method, radii)
         check_sampling(method, hybrid=hybrid, two_class=two_class)

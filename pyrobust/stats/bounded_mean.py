@@ -22,7 +22,9 @@ By the same argument with g = 1, if t >= u, the probability that all numbers are
 (1 - u + w_i u). For clusters of equal size, p0(u) is (1 - u)^n, the probability that n independent numbers in {0, 1}
 with mean u are all zero. When all numbers are zero, the test rejects "t >= u" if p0(u) <= alpha. Otherwise, the test
 rejects "t >= u" if p0(u) < alpha and the wealth is at least 1 / (alpha - p0(u)). The test's total error is at most
-alpha. So when all numbers are zero, the bound is exact: it is the u with p0(u) = alpha.
+alpha. So when all numbers are zero, the test is exact: the bound is the u with p0(u) = alpha. Up to rounding, the code
+returns this u for clusters of equal size. For other sizes, it returns this u if it lies in [8.4e-7, 1 - 8.4e-7], and
+otherwise a larger bound, at most 1.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ bound is within 4 times this distance plus 8 units in the last place of the exac
 """
 
 MAX_NEWTON: Final = 100
-"""Maximum number of corrections of a guess; after that the trivial bound is returned."""
+"""Maximum number of guesses; after it, a bound is the best one proved, or else trivial, and a quantile is -inf."""
 
 _STIRLING_FROM: Final = 256
 # B(2j) / (2j (2j-1)), j = 1..7; the remainder is smaller than the next term, 3617 / (122400 x^15) < 3e-38 for x >= 256.

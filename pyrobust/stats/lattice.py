@@ -3,8 +3,8 @@
 The distribution of the number of successes is propagated from look to look, that is, from one sample size at which the
 image is judged to the next. At each look, the counts that certify the image or give it up are removed from the
 distribution. No probability is subtracted from another. Every value is a sum of products of positive doubles, so
-relative errors only add up. These errors grow by at most a few units of rounding per sample. Mass in the far tails is
-dropped, and its amount is recorded.
+relative errors only add up. These errors grow by less than 2^-48 per sample. Mass in the far tails is dropped, and its
+amount is recorded.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ def lattice_outcome(
         The probabilities and the expected number of samples, with their error bounds.
 
     Raises:
-        InputError: p is out of range, ``looks`` is not strictly increasing or begins below 1, or the arrays differ in
-            length.
-        InputTypeError: counts are not integers, or p is not a number.
+        InputError: p is out of range, ``looks`` is not strictly increasing or begins below 1, a count of ``given_up``
+            is not below that of ``certified``, or the arrays differ in length.
+        InputTypeError: counts are not integers (an empty list holds none), or p is not a number.
 
     >>> rule = SequentialRule(10_000)
     >>> outcome = lattice_outcome(0.9, rule.looks, *rule.counts(0.84))

@@ -47,8 +47,8 @@ def population_sequence(
 
     Returns:
         (lower, upper): bounds on the number of successes in the population, both in [A, N - n + A]. They are int64
-        arrays of the broadcast shape, or zero-dimensional for scalars. The bounds are never narrower than the exact
-        bounds.
+        arrays of the broadcast shape; for scalars, they are zero-dimensional arrays or NumPy scalars. The bounds are
+        never narrower than the exact bounds.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.

@@ -63,14 +63,16 @@ class SequentialRule:
     n_max to be certified. To give up fewer of them, the price is multiplied by the square of the sequence's share of
     alpha, (1 - ``hybrid``)**2.
 
-    An image is undecided if it is neither certified nor given up by n_max samples.
+    By ``counts``, every image is certified or given up by n_max samples. Sequential certification
+    (`pyrobust.smoothing`) gives up fewer images at n_max, and calls the others undecided.
 
     Attributes:
         n_max: sample size at which sampling ends.
         alpha: allowed probability that an image is falsely certified. If an image is tested at several p0, this is the
             allowed probability of a false certificate for at least one of them.
         hybrid: share of alpha that the bound at n_max takes, in [0, 1). With 0, the sequence gets all of alpha. A share
-            of 0.01 hardly changes the sequence, and gives a better bound at n_max than the sequence does.
+            of 0.01 hardly changes the sequence. From an n_max of a few hundred samples on, it usually gives a better
+            bound at n_max than the sequence does; for fewer samples, the sequence's bound is often better.
         price: cost of n_max samples in units of the value of a certificate. With a price of 0.5, for example, n_max
             samples are worth drawing if they give a certificate with probability 1/2. If ``hybrid`` is above 0, the
             rule lowers this price, as explained above.

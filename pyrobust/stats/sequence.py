@@ -149,8 +149,8 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
 
     Returns:
         Float64 array of the broadcast shape, zero-dimensional for scalars. The result is never above the exact limit p.
-        It is below p by at most 2**-35 min(p, 1 - p) + 2**-49 p. For alpha >= 1e-7, it is below p by at most 2**-40
-        min(p, 1 - p) + 2**-49 p.
+        It is below p by at most 2**-35 min(p, 1 - p) + 2**-49 p, except that it is 0 where N p is at most about 1e-290.
+        For alpha >= 1e-7, it is below p by at most 2**-40 min(p, 1 - p) + 2**-49 p.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -245,9 +245,9 @@ def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[C
         alpha: allowed failure probability of the sequence, in (0, 1).
 
     Returns:
-        Two int64 arrays of N's shape. The first holds the smallest A for which ``sequence_lower`` is at least p0 (N + 1
-        if there is none). The second holds the largest A for which ``sequence_upper`` is below p0 (-1 if there is
-        none).
+        Two int64 arrays of N's shape; for a scalar N, zero-dimensional arrays or NumPy scalars. The first holds the
+        smallest A for which ``sequence_lower`` is at least p0 (N + 1 if there is none). The second holds the largest A
+        for which ``sequence_upper`` is below p0 (-1 if there is none).
 
     Raises:
         InputError: a value is out of range.

@@ -81,10 +81,12 @@ class WordAttack(ABC):
         """Attack each text that is classified correctly; if targeted, each text that is not predicted as its target.
 
         The texts do not influence each other, although those under attack share batches. No text succeeds only because
-        of rounding in its batch: if a text seems to succeed, but the label's logit and the largest other logit are so
-        close that rounding may have decided between them, the text is run again alone, and only the second result
-        counts. This repetition counts as a query. Apart from it, the attack on one text never sends the same text to
-        the model twice. The same arguments give the same result.
+        of rounding in its batch, if the dtype of the returned logits is the one in which the model computes (lists
+        count as float64): if a text seems to succeed, but the label's logit and the largest other logit are so close
+        that rounding may have decided between them, the text is run again alone, and only the second result counts.
+        This repetition counts as a query, and takes place again if the search meets the same text again. Apart from
+        such repetitions, the attack on one text never sends the same text to the model twice. The same arguments give
+        the same result.
 
         Args:
             texts: N strings.
@@ -93,7 +95,7 @@ class WordAttack(ABC):
             target_labels: [N], integers, for a targeted attack.
 
         Raises:
-            InputError: the number of labels is wrong, or a label is not a class of the model.
+            InputError: the number of labels is wrong, or a label (a target, if targeted) is not a class of the model.
             InputTypeError: texts or labels of the wrong type.
             ModelError: the model does not return a row of logits for each text. An exception raised by the model
                 reaches the caller unchanged.

@@ -20,8 +20,9 @@ class WordAttackResult(Tabular):
         labels: the labels, or the targets of a targeted attack.
         clean_predictions: predicted classes of the originals; -1 for logits with NaN or +inf, which predict no class.
         predictions: predicted classes of ``texts``.
-        attacked: whether the text was attacked; False where the original is already misclassified (or predicted as the
-            target).
+        attacked: whether the text was attacked; False where the original is already misclassified or, without targets,
+            no class is predicted for it. With targets, it is False where the original is already predicted as the
+            target.
         success: whether an attacked text was turned into one that is misclassified (or predicted as the target). A text
             for which no class is predicted does not count as a success.
         changed: positions of the substituted words among the words of ``split_words``, ascending.

@@ -81,12 +81,13 @@ class WordNet:
             part of speech in the text is not known.
         senses: how many senses of a word are used in each part of speech, the most frequent first; all by default.
         morphology: whether to look up the base forms of inflected words as well. They are found as in NLTK, by the
-            files ``*.exc``, if the folder has them, and by WordNet's rules of detachment. "movies" then has the
-            substitute "film", not "films". The sets are larger, but their texts are less grammatical.
+            files ``*.exc``, if the folder has them, and by WordNet's rules of detachment (NLTK adds the rule that -ves
+            becomes -f). "movies" then has the substitute "film", not "films". The sets are larger, but their texts are
+            less grammatical.
 
     Raises:
-        FileFormatError: the folder lacks a file, or a file is not a WordNet database.
-        InputError: an unknown part of speech.
+        FileFormatError: the given folder lacks a file, or a file is not a WordNet database.
+        InputError: an unknown part of speech, or no folder is given and no default folder has the files.
 
     >>> WordNet("no/such/folder")
     Traceback (most recent call last):

@@ -26,18 +26,20 @@ def success_at_k(
 
     If c of n attempts at a prompt succeeded, ``1 - C(n - c, k) / C(n, k)`` is the share of subsets of k attempts in
     which at least one attempt succeeded. This share is the unbiased estimate of Chen et al., "Evaluating large language
-    models trained on code" (2021). The estimate requires exchangeable attempts whose number was fixed in advance. If
-    the attempts at a prompt stopped at the first success, their number depends on the outcome. The prompt's value is
-    then 1 if one of its first k attempts succeeded, and 0 otherwise. Stopping does not change this value. The interval
-    is as in ``threat_success_rate``.
+    models trained on code" (2021). The estimate requires exchangeable attempts whose number was fixed in advance. If a
+    method stopped at the first success, the number of attempts depends on the outcome. The values of all prompts of the
+    table are then 1 if one of the first k attempts succeeded, and 0 otherwise. Stopping does not change this value. A
+    method is taken to stop if each success is the last attempt at its prompt, and a prompt with a success has fewer
+    attempts than another prompt. The interval is as in ``threat_success_rate``.
 
     Args:
-        verdicts: as in ``threat_success_rate``, with at least k attempts at each prompt. A prompt whose last attempt
-            succeeded may have fewer attempts.
+        verdicts: as in ``threat_success_rate``, with at least k attempts at each prompt. If a method stopped at the
+            first success, a prompt with a success may have fewer attempts.
         k: number of attempts.
         by: a column, or several, as in ``threat_success_rate``.
         confidence: joint confidence level of all intervals.
-        missing: as in ``threat_success_rate``; with "exclude", a prompt with fewer than k judged attempts is left out.
+        missing: as in ``threat_success_rate``; with "exclude", a prompt with fewer than k judged attempts is left out,
+            unless a method stopped and the verdicts decide the prompt's value.
         judge: as in ``threat_success_rate``.
 
     Returns:
@@ -77,7 +79,7 @@ def success_at_k(
 
 
 def largest_k(rows: Sequence[ThreatVerdict]) -> int:
-    """Return the largest k that ``success_at_k`` accepts for rows of one judge."""
+    """Return the largest k that ``success_at_k`` accepts for one judge's rows; if any k, the most attempts."""
     prompts = list(prompts_of(rows).values())
     stopped = stops_at_success(rows)
     open_ = [len(prompt.rows) for prompt in prompts if not (stopped and prompt.successes)]

@@ -34,13 +34,14 @@ class ThreatComparison:
         first, second: names of the two models or attacks.
         difference: success rate of the first minus success rate of the second, as a mean over behaviours. It is
             computed from the judged attempts, and then clipped to the range of differences that the missing verdicts
-            leave possible.
+            leave possible. It is NaN if no behaviour has judged attempts of both.
         lower, upper: ends of the interval of the difference.
         p_value: two-sided p-value of the hypothesis that the difference is 0.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
         test: "mcnemar" where the difference for every behaviour is -1, 0 or 1, else "betting"
             (``pyrobust.stats.bounded_mean_interval``).
-        clusters: number of behaviours that both models or attacks have; this is the sample size.
+        clusters: number of behaviours that both models or attacks have (with missing "exclude", only those with judged
+            attempts of both); this is the sample size.
         prompts: number of prompts with these behaviours, summed over both models or attacks.
         missing: number of attempts at these prompts without a verdict.
         only_first: number of prompts of ``first`` that are left out because ``second`` has no matching prompt. If
@@ -109,7 +110,7 @@ def compare_models(
 
     The null hypothesis of the p-value is that the mean difference is 0. If the difference for every behaviour is -1, 0
     or 1, the p-value is computed by McNemar's exact test, as in ``metrics.paired_test``. Otherwise it is the smallest
-    error rate at which the interval excludes 0, rounded up by at most 5 %.
+    error rate at which the interval excludes 0, rounded up by at most 5 %, but never below 2e-9.
 
     Args:
         verdicts: as for ``threat_success_rate``.

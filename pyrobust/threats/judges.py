@@ -39,7 +39,8 @@ def labelled_success_rate(
         ThreatRates.
 
     Raises:
-        InputError: there are no labels, a column is unknown, or the confidence is outside (0, 1).
+        InputError: there are no labels, a labelled answer has verdicts of several judges (and ``by`` lacks "judge"), a
+            column is unknown, or the confidence is outside (0, 1).
         InputTypeError: ``verdicts`` is not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict

@@ -109,12 +109,12 @@ class Threat:
 
         Args:
             path: the file.
-            attempts: number of attempts at each prompt.
+            attempts: number of attempts at each prompt. A number out of range raises an InputError.
             threat: kind of threat for prompts that do not name one.
 
         Raises:
-            FileFormatError: the file is missing, damaged, too large or empty, or an id occurs twice. The message names
-                the line.
+            FileFormatError: the file is missing, damaged, too large or empty, or an id occurs twice. If a line is at
+                fault, the message names it.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

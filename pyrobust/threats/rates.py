@@ -46,7 +46,8 @@ class ThreatRate:
         missing: number of attempts without a verdict.
         verdicts: number of attempts, including those without a verdict.
         prompts: number of prompts.
-        clusters: number of behaviours, the sample size of the interval.
+        clusters: number of behaviours, the sample size of the interval; with missing verdicts excluded, the interval
+            uses only the behaviours that have a verdict.
         method: how the interval was computed: "clopper-pearson" if each behaviour has only one prompt, whose value can
             only be 0 or 1, and "betting" (``pyrobust.stats.bounded_mean_interval``) otherwise.
         sizes: smallest and largest number of prompts of a behaviour.

@@ -28,7 +28,7 @@ class ThreatVerdict:
         prompt: the text that was sent, or a name for it.
         behaviour: the goal of the attack, or the attacked text; if empty, the prompt.
         group: the attack's method or, in garak's reports, the probe.
-        attempt: number of the attempt at this prompt, from 0.
+        attempt: number of the attempt at this prompt, from 0 (for inspect-ai's logs, the epoch, from 1).
         threat: kind of threat, such as "jailbreak", "targeted", "prompt-injection", "factuality" (success: the answer
             contradicts the facts) or "refusal" (success: the model refused).
         success: whether the threat succeeded; None if there is no verdict.

@@ -141,7 +141,7 @@ def _fit(
 
 
 def accuracies(net: nn.Module, data: ImageSet, epsilon: float) -> tuple[float, float]:
-    """Return a net's clean and certified accuracy in eval mode, for pixels in [0, 1], l∞ balls of radius epsilon.
+    """Return a net's clean accuracy, in its current mode, and certified one, for l∞ balls of radius epsilon in [0, 1].
 
     >>> from pyrobust.zoo import load_model
     >>> clean, certified = accuracies(load_model("zoo:digits-smooth-0.25"), load_digits("test"), 0.01)

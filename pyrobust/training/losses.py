@@ -43,7 +43,8 @@ def ibp_loss(
         The loss, a scalar tensor.
 
     Raises:
-        InputError: kappa is out of range, or an argument is not valid for ``DifferentiableBounds.margins``.
+        InputError: kappa is a number out of range or a tensor that has not one element, or an argument is not valid for
+            ``DifferentiableBounds.margins``. The value of a tensor is not checked.
         InputTypeError: an argument has a type that is not valid for ``DifferentiableBounds.margins``.
 
     >>> import torch
@@ -88,7 +89,8 @@ def crown_ibp_loss(
         The loss, a scalar tensor.
 
     Raises:
-        InputError: kappa or beta is out of range, or an argument is not valid for ``DifferentiableBounds.margins``.
+        InputError: kappa or beta is a number out of range or a tensor that has not one element, or an argument is not
+            valid for ``DifferentiableBounds.margins``. The value of a tensor kappa or beta is not checked.
         InputTypeError: an argument has a type that is not valid for ``DifferentiableBounds.margins``.
 
     >>> import torch
@@ -136,7 +138,8 @@ def choices_ibp_loss(
         The loss, a scalar tensor.
 
     Raises:
-        InputError: scale or kappa is out of range, or an argument is not valid for ``DifferentiableBounds.margins``.
+        InputError: scale or kappa is a number out of range or a tensor that has not one element, or an argument is not
+            valid for ``DifferentiableBounds.margins``. The value of a tensor scale or kappa is not checked.
         InputTypeError: an argument has a type that is not valid for ``DifferentiableBounds.margins``.
 
     >>> import torch

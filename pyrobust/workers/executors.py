@@ -29,7 +29,8 @@ class RayCluster:
         workers: largest number of workers. By default, only the CPUs and GPUs of the cluster limit their number.
 
     Raises:
-        InputError: the address or the device is invalid, or the number of workers is below 1.
+        InputError: the address or the device is invalid, or the number of workers is not from 1 to 65,536. If this
+            number is not an integer, InputTypeError is raised.
 
     >>> RayCluster("ray://head").address
     'ray://head:10001'
@@ -95,7 +96,8 @@ def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored
     """Start workers with ``threads`` CPU threads each; the default is in ``stored``, the settings of a resumed run.
 
     If neither ``threads`` nor ``stored`` gives a number, worker processes share the CPUs of this machine equally, and
-    ``RayActors`` uses its own default.
+    ``RayActors`` uses its own default. If ``executor`` is None, the worker is this process, and its number of threads
+    is left to the factory.
     """
     where = check_executor(executor)
     if where is None:

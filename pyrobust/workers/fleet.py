@@ -92,7 +92,7 @@ class Fleet(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """Wait at most ``seconds`` for events; return all events since the last ``wait``, in order for each worker."""
+        """Wait at most ``seconds`` for events; return those that have come, in order for each worker."""
 
     @abc.abstractmethod
     def replace(self, worker: int) -> None:

@@ -66,7 +66,7 @@ def load(payload: bytes, where: str) -> Any:
 
 
 def portable_error(error: Exception, where: str) -> Exception:
-    """Return an exception that the driver can read, with the worker's traceback as a note.
+    """Return an exception that the driver can read, with the worker's traceback as a note from Python 3.11 on.
 
     An exception that cannot be pickled becomes a ModelError with its type and text.
 

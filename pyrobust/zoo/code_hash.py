@@ -27,13 +27,14 @@ _UNCHANGED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, t
 def code_hash(model: Any) -> str:
     """Return the SHA-256 of the code that a model runs, in hex; "" if none of this code is in source files.
 
-    The hash covers the definitions of the classes, functions and hooks of all submodules. If these definitions use the
-    names of functions, classes or constants, the hash also covers the definitions of these, even if they are imported
-    from other files. It covers a condition, loop or call at the top level of a file if this statement binds or changes
-    an object that the hash covers. It ignores comments, docstrings, layout, and definitions whose names covered code
-    does not use. It covers no code of torch, numpy and the standard library. Of other installed packages, it covers
-    only code in files that define a class of the model. It does not cover objects whose names are computed while the
-    model runs.
+    The hash covers the definitions of the classes of all submodules, of functions and other callables that are
+    attributes of submodules, and of forward hooks. If these definitions use the names of functions, classes or
+    constants, the hash also covers the definitions of these, even if they are imported from other files. It covers a
+    condition, loop or call at the top level of a file if this statement binds or changes an object that the hash
+    covers. It ignores comments, docstrings, layout, and definitions whose names covered code does not use. It covers no
+    code of torch, numpy, pyrobust and the standard library. Of other installed packages, it covers only code in files
+    that define a class of the model. It does not cover objects whose names are computed while the model runs. Unless
+    covered code names them, backward hooks and functions in lists or other containers are not covered either.
 
     Args:
         model: module or callable.

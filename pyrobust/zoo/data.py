@@ -34,7 +34,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
             - ``module:callable``: user code, imported with the working directory on the path and called without
               arguments. The callable returns a `LabelledImages`, a pair (x, y) or an iterable of pairs. Each pair of an
               iterable is an image [C, H, W] with its label, or a batch [N, C, H, W] with labels [N]. Floats may have
-              any range and are not changed. uint8 is divided by 255.
+              any range; float64 is rounded to float32, as by `as_image_set`. uint8 is divided by 255.
         most: largest number of images to read, at least 1. It is used only if the data are a user's iterable without a
             length, such as an endless generator. All other data are read completely. By default, all images are read.
 

@@ -29,7 +29,8 @@ def check_output(
 
     An input is never overwritten, not even through a symbolic or hard link. The same holds for files in an input folder
     and for companion files of a database, such as ``run.db-wal``. Any other existing file is overwritten only if it is
-    of the same kind as the new file, or with ``replace``. Devices and pipes may always be written to.
+    empty or of the same kind as the new file, or with ``replace``. Character devices and pipes that are not inputs may
+    always be written to; folders and block devices may never be.
 
     Args:
         option: name of the option or argument for the file, used in the message.
@@ -85,8 +86,8 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
     The content is written to a temporary file, which is then renamed to the given name. An existing file of this name
     is replaced.
 
-    If the path is a symbolic link, the file that it points to is written, and the link is kept. Devices and pipes are
-    written to directly.
+    If the path is a symbolic link, the file that it points to is written, and the link is kept. Character devices and
+    pipes are written to directly.
 
     Raises StoreError if the file cannot be written (missing folder, no permission, full disk). An existing file is then
     unchanged.
@@ -108,12 +109,12 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
 
 
 def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
-    """Write several files atomically: if one file cannot be written, no file is written.
+    """Write several files: if the content of one file cannot be written, no file is changed.
 
-    ``files`` maps names to contents. All files are written under temporary names before the first is renamed. (If the
-    process is killed between two renames, some files are new and the others are still old.) Creates the folder if
-    needed. Raises StoreError if a file cannot be written or if its name is that of an existing folder; existing files
-    then stay unchanged.
+    ``files`` maps names to contents. All files are written under temporary names before the first is renamed. (If a
+    rename fails, as onto a mounted file, or if the process is killed between two renames, some files are new and the
+    others are still old.) Creates the folder if needed. Raises StoreError if a file cannot be written or if its name is
+    that of an existing folder.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})

@@ -32,7 +32,7 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
     Raises MissingExtraError without Pillow. Raises FileFormatError if the folder is missing or cannot be read. Also
     raises FileFormatError for a class that has no image, that contains other files or folders, or that has two images
     whose names differ only in the suffix. Also raises it for an image that is damaged, that differs from other images
-    in size or mode, or that is, through a link, the same file as another image.
+    in size or mode, or that is, through a symbolic link, the same file as another image.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):

@@ -37,8 +37,9 @@ def model_hash(module: nn.Module) -> str:
     Device, memory format, train or eval mode, ``requires_grad`` and the order of attributes are ignored.
 
     The hash does not cover hooks, the code of a class or function, or the values that this code reads from elsewhere
-    (globals, class attributes, files). If an object has none of the types listed above, the hash covers its class but
-    not its contents. If the model modifies an attribute as it runs, such as a counter, the hash changes.
+    (globals, closures, class attributes, files). Functions are told apart only by module and qualified name, and
+    NumPy's ufuncs not at all. If an object has none of the types listed above, the hash covers its class but not its
+    contents. If the model modifies an attribute as it runs, such as a counter, the hash changes.
 
     Args:
         module: any module.

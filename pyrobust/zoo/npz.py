@@ -31,10 +31,10 @@ def load_npz(
     """Load images and labels from an npz file: from the arrays x (or X) and y (or Y), or from arrays of other names.
 
     The file is written by ``numpy.savez`` or ``savez_compressed``. x holds images [N, C, H, W] or [N, H, W], or tabular
-    inputs [N, D]. Images are uint8, which is divided by 255, or float in [0, 1]. Tabular inputs are float of any range.
-    y [N] holds integers of at least 0. Float64 is rounded to float32. If rounding changes a value, attacks warn, and
-    certification refuses the data. There is one exception: certification on a grid, such as the multiples of 1/255,
-    accepts the data if the float64 values that rounding changes are on a grid.
+    inputs [N, D]. Images are uint8, which is divided by 255, or float in [0, 1]. Tabular inputs are float of any range,
+    or uint8, which is also divided by 255. y [N] holds integers of at least 0. Float64 is rounded to float32. If
+    rounding changes a value, attacks warn, and certification refuses the data. There is one exception: certification on
+    a grid, such as the multiples of 1/255, accepts the data if the float64 values that rounding changes are on a grid.
 
     Args:
         path: the file.

@@ -52,8 +52,9 @@ def save_images(
     with the same float32 bits as ``x``.
 
     Nothing is overwritten. An npz file must be new. A folder must be new, empty, or written by this function with the
-    same ``about``. In the last case, the missing files are added to the folder. A PNG file that is there already is
-    kept if it has the pixels of the image that is to be saved under its name.
+    same ``about`` and the same names of ``columns``. In the last case, the missing files are added to the folder, and
+    their rows to the table. A PNG file that is there already is kept if it has the pixels of the image that is to be
+    saved under its name. A row of the table that is there already must be equal to the new row of the same index.
 
     Args:
         path: path of the npz file or folder.
@@ -132,7 +133,8 @@ def is_saved(folder: str | os.PathLike[str]) -> bool:
 def load_saved(folder: str | os.PathLike[str], name: str | None = None) -> ImageSet:
     """Load a folder of PNG files that ``save_images`` wrote, in the order of its table.
 
-    Raises FileFormatError if the table or an image is missing or damaged, and MissingExtraError without Pillow.
+    Raises FileFormatError if an image is missing, or if the table or an image is damaged. Raises FileNotFoundError if
+    the table is missing, and MissingExtraError without Pillow.
     """
     folder = Path(folder)
     with (folder / TABLE).open("rb") as file:

@@ -43,7 +43,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def check_distinct(paths: Iterable[Path]) -> None:
-    """Raise FileFormatError if two paths lead to the same file, whose images would count twice.
+    """Raise FileFormatError if two paths lead to the same file through symbolic links; hard links are not noticed.
 
     >>> check_distinct([Path("a.tar"), Path("./a.tar")])
     Traceback (most recent call last):

@@ -46,10 +46,11 @@ class HopSkipJump(MinimumNormAttack):
     2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g); the jump is halved until the new point is adversarial.
     3. Bisection finds the boundary: on the segment to x (l2), or by clipping to a shrinking ball around x (linf). Its
        precision is the distance to x times a factor. In l2, the factor is the smaller of 0.001 and gamma·d^(−3/2); in
-       linf, it is the smaller of 0.001 and gamma·d^(−2).
+       linf, it is the smaller of 0.001 and gamma·d^(−2); in both, it is at least 2⁻²⁴.
 
     The start is a random image, or the nearest of ``starts`` that fools the model. ``minimum`` returns the nearest
-    points found, ``generate`` only those within epsilon; ``forwards`` counts the queries.
+    points found; ``generate`` returns them if they are within epsilon, else points in the ball that may not fool the
+    model. ``forwards`` counts the queries.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

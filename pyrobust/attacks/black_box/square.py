@@ -42,7 +42,8 @@ class Square(BatchAttack):
     of them. In l1, the result is then projected on ball and clip range (Croce and Hein, 2021). One query is one forward
     pass on the examples not fooled yet.
 
-    Inputs other than images [N, C, H, W] are treated as one row of one channel.
+    Inputs other than images [N, C, H, W] are treated as one row of one channel. A window is a square cut to the image's
+    sides, so that on D values in one row, it covers only √(share·D) of them.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -18,9 +18,9 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> float:
     """Return the share of the image that a query's window covers: at first p_init, then halved nine times.
 
-    The share is halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries out of 10 000; with ``rescale``,
-    these numbers are scaled to n_queries (Andriushchenko et al., 2020, "Square Attack: a query-efficient black-box
-    adversarial attack via random search", section 3). Queries count from 0.
+    The share is halved after the queries numbered 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 (from 0) out of 10
+    000; with ``rescale``, these numbers are scaled to n_queries (Andriushchenko et al., 2020, "Square Attack: a
+    query-efficient black-box adversarial attack via random search", section 3).
 
     >>> window_share(10, 5000, 0.8, rescale=False), window_share(11, 5000, 0.8, rescale=False)
     (0.8, 0.4)
@@ -64,7 +64,7 @@ class Grid(NamedTuple):
         return (x if x.is_contiguous() else x.permute(0, 2, 3, 1)).flatten(1)
 
     def sides(self, share: float, odd: bool) -> tuple[int, int]:
-        """Return height and width of a window that covers a share of the image.
+        """Return height and width of a square with this share of the image's area, each cut to the image's side.
 
         With ``odd``, both are odd numbers of at least 3, unless the image is too small.
         """
@@ -79,7 +79,7 @@ class Grid(NamedTuple):
         return (top * row + left * column)[:, None, None] + inside
 
     def tiles(self) -> tuple[Tensor, int]:
-        """Return element offsets [T, C, side²] of T squares that cover the image, about five per row, and ``side``."""
+        """Return offsets [T, C, side²] of T squares, which leave a margin narrower than ``side``, and ``side``."""
         side = max(min(self.height, self.width) // 5, 1)
         down, across = self.height // side, self.width // side
         top, left = (self.height - down * side) // 2, (self.width - across * side) // 2

@@ -60,9 +60,9 @@ def diagnose(
       check, the margin's change along segments of the ball is compared with the integral of the gradient;
     - attacks, on all examples that the model classifies correctly. It is a sign if one step fools more examples than
       many steps; if queries (Square) or a surrogate's adversarial examples fool more than gradient-based attacks; if
-      more steps and restarts fool more than fewer; if the loss does not rise; or if an attack on the whole clip range
-      fails. A random model is not attacked here: an attack that averages over more draws than another would fool more
-      examples for this reason alone.
+      more steps and restarts fool more than fewer, by at least 5 % of the examples; if the loss does not rise; or if an
+      attack on the whole clip range fails. A random model is not attacked here: an attack that averages over more draws
+      than another would fool more examples for this reason alone.
 
     A sign counts only if more than 10 % of the examples show it, with confidence 99 % (exact binomial bound). Whether
     an attack fools more examples than another is decided by an exact paired test, one-sided and Holm-corrected, at

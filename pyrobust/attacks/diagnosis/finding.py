@@ -61,7 +61,8 @@ class Diagnosis(Tabular):
             the verdict is "undecided" if a necessary check could not be made, else "nothing found".
         findings: in the order of the checks.
         undecided: check → why it could not be decided.
-        fooled: attack → number of examples fooled among those classified correctly.
+        fooled: attack → number of examples fooled among those classified correctly; if the model has no gradient, 0 for
+            the gradient-based attacks, which are not run.
         examples: number of examples given.
         correct: number of examples classified correctly.
         epsilon: radius of the ball.

@@ -130,21 +130,24 @@ class AdversarialAttack(_Arguments, abc.ABC):
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
-            [N] with one radius per example. In linf, a tensor may also give one radius per element. Such a tensor
-            broadcasts to an example or a batch, and has the same number of dimensions as that example or batch. For D
-            features, its shape may be [1, D]. A feature of radius 0 does not change.
+            [N] with one radius per example. In linf, a tensor of at least two dimensions may also give one radius per
+            element, the same for all examples. Such a tensor broadcasts to an example or a batch, and has the same
+            number of dimensions as that example or batch. For D features, use the shape [1, D], since [D] is read as
+            one radius per example. A feature of radius 0 does not change.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
             ``norms``.
-        clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
+        clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example and has as many
+            dimensions.
         clip_max: largest valid input value, a number above clip_min, or a tensor as for clip_min and nowhere below it.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step h of the values that an image file can hold, such as "1/255". It may be a fraction; a float, which is
             read as the simplest fraction that rounds to it; or "auto", which stands for the grid that x is on. With a
             grid, x is moved to the nearest levels k·h, with a warning if that changes x. ``generate`` returns values of
-            the form float32(k·h), in x's dtype. If x is float64 and its values have the form float64(k·h), the returned
-            values have this form, too. The ball is defined on the levels k, exactly: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or
-            Σ |Δk| ≤ ε/h, where ε is epsilon read as a fraction. Default: None.
+            the form float32(k·h), in x's dtype. If x is float64, and its values have the form float64(k·h) and are not
+            all float32 numbers, the returned values have the form float64(k·h). The ball is defined on the levels k,
+            exactly: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h, where ε is epsilon read as a fraction. Default:
+            None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -260,7 +263,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
             [N, ...], in x's dtype.
 
         Raises:
-            InputError: shapes that do not fit, or non-finite values.
+            InputError: shapes that do not fit, or non-finite values (except, in l0, an infinite delta).
             InputTypeError: arguments that are not float tensors.
         """
         x, delta = _batch(float_tensor("x", x)), float_tensor("delta", delta)
@@ -354,7 +357,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
             x: [N, ...]. If the attack has a grid, x must be float32 or float64, and in [clip_min, clip_max].
 
         Returns:
-            [N, ...], in x's dtype. The first time that images change, a warning is logged.
+            [N, ...], in x's dtype, or in float32 if float64 x was cast for the model. The first time that images
+            change, a warning is logged.
 
         Raises:
             InputError: values out of range, or grid="auto" and values on no common grid.

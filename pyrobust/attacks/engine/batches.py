@@ -47,7 +47,8 @@ class BatchAttack(AdversarialAttack):
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
         epsilon: radius of the ball, a number or a tensor [N] with one radius per example; in linf, many attacks also
             take one radius per element, see ``AdversarialAttack``.
-        norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates).
+        norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
+            ``norms``.
         clip_min: smallest valid input value, see ``AdversarialAttack``.
         clip_max: largest valid input value.
         device: where to run; default: the device of the model's first parameter, else the CPU.
@@ -136,7 +137,8 @@ class BatchAttack(AdversarialAttack):
                 numbers; default 0 … N - 1.
 
         Returns:
-            [N, ...], the adversarial examples, in x's dtype and on its device.
+            [N, ...], the adversarial examples, on x's device and in its dtype, or in float32 if float64 x was cast for
+            the model.
 
         Raises:
             InputError: mismatched shapes, values, labels or indices out of range, or missing target labels.

@@ -103,7 +103,7 @@ class Elementwise(Norm):
         return min(float(torch.linalg.vector_norm(self._room, _ORDERS[self.name])), 1 / _TINY)
 
     def width(self, lower: float, upper: float) -> float:
-        """Return the largest width of an element's clip range, in units of its radius; 1 if values have no limit."""
+        """Return the span of all ranges, or the largest width in radii; without limits, 1 or 1 / largest radius."""
         if self.radius is None:
             return self.norm.width(lower, upper)
         return 1 / max(float(self.radius.max()), _TINY) if upper >= LIMIT else self.diameter(0, 0.0)

@@ -73,7 +73,8 @@ class Levels:
         dtype: the dtype that the loader rounds to, float32 or float64.
 
     Raises:
-        InputError: fewer than 2 or more than 2**20 levels in the clip range.
+        InputError: fewer than 2 levels in the clip range, a level k beyond ±2**20, or one for which k times the step's
+            numerator is beyond float32's exact integers.
 
     >>> Levels(Fraction(1, 255), 0.0, 1.0).images(torch.tensor([[0.1, 0.5]])).mul(255)
     tensor([[ 26., 128.]])
@@ -148,8 +149,8 @@ class Levels:
         rounded perturbation is nearly as long as its original length and the integer ball allow, but not longer. A
         slightly larger scale or a slight further shift away from zero might round up several coordinates at once and
         take the point out of the ball. In that case, as many of these coordinates as fit into the ball are rounded up,
-        in the order of their indices. In l2, no other perturbation with the same sum of squared levels has a larger
-        inner product with the perturbation before rounding.
+        in the order of their indices. In l2, unless coordinates were rounded up in this order, no other perturbation
+        with the same sum of squared levels has a larger inner product with the perturbation before rounding.
 
         Args:
             norm: the norm of the ball.

@@ -1,7 +1,8 @@
 """The l∞, l2, l1 and l0 norms of attacks: distance, projection on the feasible set, ascent step and random start.
 
-Every iterate of every attack comes from ``Norm.place`` or ``Norm.step``. Their last operation rounds toward the clean
-example, so a returned point lies inside the ball and the clip range in exact arithmetic.
+Iterates of attacks come from the methods of ``Norm``. The last operation of ``place``, ``step``, ``momentum_step`` and
+``single_step`` rounds toward the clean example, so these points lie inside the ball and the clip range in exact
+arithmetic.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def direction(self, gradient: Tensor) -> Tensor:
-        """Return the unit ascent step; zero where the gradient is zero or not finite."""
+        """Return the ascent step before scaling; zero where the gradient is zero, NaN or, except in linf, infinite."""
 
     @abc.abstractmethod
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class Norm(abc.ABC):
         return box_diameter(self.name, coordinates, width)
 
     def width(self, lower: float, upper: float) -> float:
-        """Return the width of the clip range, in radii of the elements if they have any; 1 if values have no limit."""
+        """Return the clip range's width, in elements' radii if any; without limits, 1 or 1 / largest radius."""
         return 1.0 if upper >= LIMIT else upper - lower
 
     def scaled(self, z: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class Queries:
         """Return the verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
         The rule is that of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. A row that is not fooled is
-        never ``CLOSE``, because an attack confirms only its successes.
+        ``CLOSE`` only if the gap between its logits is not finite, because an attack confirms only its successes.
         """
         return verdicts(logits, y, self.runner.unit, targeted, both=False)
 

@@ -78,7 +78,9 @@ class AttackState:
         norm: the norm of the constraint.
         lower: lower end of the clip range, ``-pyrobust.clip.LIMIT`` if values have no limit.
         upper: upper end of the clip range, or ``pyrobust.clip.LIMIT``.
-        width: width of the clip range, which serves as the unit of step sizes; 1 if values have no limit.
+        width: width of the clip range, which serves as the unit of step sizes. If elements have radii, it is the
+            largest width in units of these. If values have no limit, it is 1, divided by the largest radius if there
+            are radii.
         levels: the grid that the model's inputs are on; None if there is none.
         budget: [B], int64, radius of the ball in integers (``levels.budgets``); unused without a grid.
         in_place: whether the memory of an iterate may be reused after the iterate has gone through ``retire`` and a
@@ -145,7 +147,7 @@ class AttackState:
 
     @property
     def width(self) -> float:
-        """The width of the clip range, in radii of the elements if they have any; 1 if values have no limit."""
+        """The clip range's width, in elements' radii if they have any; without limits, 1 or 1 / largest radius."""
         return self.norm.width(self.lower, self.upper)
 
     @property

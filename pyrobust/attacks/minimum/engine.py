@@ -33,9 +33,9 @@ _LONGER = (1.03, 1.1)
 class MinimumNormAttack(BatchAttack):
     """An attack that searches for the nearest adversarial example at any distance.
 
-    ``minimum`` returns the nearest adversarial examples found. ``generate`` returns only adversarial examples within
-    epsilon, as other attacks do. If possible, a returned point lies so far beyond the boundary that rounding, which
-    depends on the batch, cannot undo its success.
+    ``minimum`` returns the nearest adversarial examples found. ``generate`` returns them where they are within epsilon;
+    elsewhere, it returns a point in the ball that may fail to fool the model. If possible, an adversarial point lies so
+    far beyond the boundary that rounding, which depends on the batch, cannot undo its success.
 
     Subclasses define ``_search``.
 

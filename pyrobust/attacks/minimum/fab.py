@@ -43,12 +43,14 @@ class FAB(MinimumNormAttack):
 
         xₜ₊₁ = (1 − α)·(xₜ + η·d₁) + α·(x + η·d₂),   α = min(‖d₁‖ / (‖d₁‖ + ‖d₂‖), alpha_max).
 
-    If xₜ₊₁ is adversarial, the search continues from x + beta·(xₜ₊₁ − x). At its end, the search takes secant steps on
-    the segment from x to the nearest adversarial point. FAB-T repeats the whole search with one class c at a time, for
-    the ``targets`` classes other than y with the largest logits. With ``targets=None``, c is at every step the class
-    whose hyperplane is nearest. In a targeted attack, f is the target's logit minus the largest other logit.
+    If xₜ₊₁ is adversarial, the search continues from x + beta·(xₜ₊₁ − x). With ``nearest``, the boundary is then
+    linearized at xₜ₊₁ itself, whose logits are known. At its end, the search takes secant steps on the segment from x
+    to the nearest adversarial point. FAB-T repeats the whole search with one class c at a time, for the ``targets``
+    classes other than y with the largest logits. With ``targets=None``, c is at every step the class whose hyperplane
+    is nearest. In a targeted attack, f is the target's logit minus the largest other logit.
 
-    ``generate`` returns the nearest adversarial example found within epsilon, ``minimum`` the nearest at any distance.
+    ``generate`` returns the nearest adversarial example found within epsilon, if there is one; ``minimum`` returns the
+    nearest at any distance.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

@@ -24,7 +24,8 @@ def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: Norm, 
     """Find the smallest steps from points [..., B, D] onto hyperplanes value[B] + w[B, D]·(z - at[B, D]) = 0 in a box.
 
     On a GPU this is one kernel launch. On the CPU, and if elements have their own clip ranges or radii,
-    ``step_to_hyperplane`` is used. Elements of w that are not finite become 0, in place.
+    ``step_to_hyperplane`` is used, and elements of w that are not finite become 0, in place. The kernel treats them as
+    0.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
     >>> from pyrobust.attacks.engine.norms import NORMS
@@ -65,7 +66,8 @@ def step_to_hyperplane(
     - l1: coordinates move to the face in order of decreasing ``|wᵢ|``, the last one as far as the rest of the gap
       requires.
 
-    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves by its capacity cᵢ.
+    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 (and, if there are radii, radiusᵢ > 0) moves
+    by its capacity cᵢ.
 
     Args:
         x: [..., B, D], float, in the box.

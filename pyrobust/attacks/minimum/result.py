@@ -17,7 +17,8 @@ class MinimumNorm(Tabular):
     """The nearest adversarial examples found; their distances are upper bounds on those to the decision boundary.
 
     Attributes:
-        x_adv: [N, ...], in x's dtype and on its device; x itself where none was found.
+        x_adv: [N, ...], in x's dtype (float32 if float64 x was cast for the model) and on its device; x itself where
+            none was found.
         distance: [N], float64, on the CPU: ‖x_adv − x‖ in the norm, or max |x_adv − x| / box if there is a box. This is
             the exact value, rounded up to float64. It is 0 where x itself is misclassified, inf where no adversarial
             example was found.
@@ -40,7 +41,7 @@ class MinimumNorm(Tabular):
     box: Tensor | None = None
 
     def robust_accuracy(self, epsilon: float) -> float:
-        """Return the share of examples that have no adversarial example within epsilon; NaN if there are no examples.
+        """Return the share of examples without an adversarial example found within epsilon; NaN for no examples.
 
         >>> import torch
         >>> found = torch.tensor([0.0, 0.25, torch.inf], dtype=torch.float64)

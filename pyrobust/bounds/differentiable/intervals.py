@@ -56,7 +56,7 @@ class CenteredRange(NamedTuple):
 
 
 def check_differentiable(order: Sequence[Node]) -> None:
-    """Raise ModelError for an activation without differentiable bounds."""
+    """Raise ModelError for a product of two nodes, or an activation without differentiable bounds."""
     for node in order:
         if isinstance(node, Product):
             raise ModelError(f"model: {node.name} has no differentiable bounds: it multiplies two tensors")

@@ -35,9 +35,11 @@ METHODS = ("ibp", "crown-ibp")
 class DifferentiableBounds:
     """Bounds of a network that are differentiable with respect to its parameters, for training.
 
-    Every call computes the bounds of the current parameters, in torch operations and the model's dtype. They equal
-    those of ``BoundedModel.bounds(..., sound=False)`` up to rounding and prove nothing. Certify a trained network with
-    ``BoundedModel``.
+    Every call computes the bounds for the current values of the parameters and buffers, in torch operations and in x's
+    dtype. The tensors themselves are those of the construction. Construct the object anew after a change of the model's
+    device or dtype, which replaces buffers, and after any other replacement of a parameter, buffer or submodule. The
+    bounds equal those of ``BoundedModel.bounds(..., sound=False)`` up to rounding and prove nothing. Certify a trained
+    network with ``BoundedModel``.
 
     There are two methods, both for l∞ balls:
 
@@ -92,8 +94,8 @@ class DifferentiableBounds:
         """Bound C·f(x′) over all x′ with ‖x′ − x‖_∞ ≤ epsilon in the clip range.
 
         Args:
-            x: [B, ...] in the model's dtype, float32 or float64, in the clip range; the range is not checked, to avoid
-                synchronising with the device.
+            x: [B, ...], float32 or float64, in the clip range; the range is not checked, to avoid synchronising with
+                the device. The dtype of x is that of the computation, whatever the model's.
             epsilon: finite, at least 0; a number, a tensor [B], or a tensor in the shape of x with a radius for each
                 element. Compiled code does not check the values of an epsilon tensor. Bounds are differentiable in
                 epsilon, too.
@@ -106,7 +108,8 @@ class DifferentiableBounds:
 
         Raises:
             InputError: a mismatched shape, an unknown method, or an epsilon out of range.
-            InputTypeError: an x of another dtype, or a C that is not a floating-point tensor.
+            InputTypeError: an x that is not float32 or float64, an epsilon that is neither a Python number nor a
+                tensor, or a C that is not a floating-point tensor.
 
         >>> bounds = DifferentiableBounds(nn.Linear(2, 1, bias=False).eval(), torch.zeros(1, 2))
         >>> _ = bounds.model.weight.data.copy_(torch.tensor([[1.0, -2.0]]))
@@ -156,7 +159,7 @@ class DifferentiableBounds:
 
         Raises:
             InputError: as for ``bounds``, or labels of another shape or out of range.
-            InputTypeError: as for ``bounds``, or labels that are not int64.
+            InputTypeError: as for ``bounds``, or labels that are not integers, or a tensor of labels that is not int64.
 
         >>> bounds = DifferentiableBounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2))
         >>> bounds.margins(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 0.1).shape

@@ -98,10 +98,11 @@ class Engine:
 
         Sound float32 bounds are recomputed in float64, example by example, in three cases. First, a bound is not
         finite, because a number may have overflowed. (With ``semantics="float32"`` it is not recomputed, since the
-        deployed model would overflow, too.) Second, in CROWN and CROWN-IBP without ``with_upper``, rounding errors may
-        be the only reason why a lower bound is not positive; only the sign of these bounds matters. Third, in networks
-        with reciprocals and roots of wide ranges, the interval bounds were tighter than the bounds of the backward
-        pass, whose coefficients may be so large that only float64 is precise enough for them to cancel.
+        deployed model would overflow, too.) Second, in CROWN-IBP, CROWN and alpha-CROWN with rows and without
+        ``with_upper``, rounding errors may be the only reason why a lower bound is not positive; only the sign of these
+        bounds matters. Third, in networks with reciprocals and roots of wide ranges, the interval bounds were tighter
+        than the bounds of the backward pass, whose coefficients may be so large that only float64 is precise enough for
+        them to cancel.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less

@@ -153,7 +153,7 @@ def seminorm(node: Node) -> tuple[list[Node], Node] | None:
 
 
 def is_affine(node: Node) -> bool:
-    """Whether a node is an affine map of its inputs."""
+    """Whether a node is an affine map of its inputs; False for ``Reshape``, which engines drop."""
     return isinstance(node, Linear | Conv2d | Scale | Gather | Sum)
 
 

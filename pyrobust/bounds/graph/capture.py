@@ -120,7 +120,7 @@ def capture_classifier(
 
 
 def example_of(model: nn.Module, example_input: Numbers) -> Tensor:
-    """Return the example in the dtype of later inputs: float64 becomes float32 if the model has no float64 tensor."""
+    """Cast a float64 example to the dtype of the model's first float tensor, if there is one and none is float64."""
     example_input = float_tensor("example_input", example_input)
     if example_input.dtype == torch.float64 and isinstance(model, nn.Module):
         dtypes = {t.dtype for t in itertools.chain(model.parameters(), model.buffers()) if t.is_floating_point()}

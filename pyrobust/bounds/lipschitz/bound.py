@@ -71,10 +71,12 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
     """Compute a proved upper bound of a network's Lipschitz constant, rounding errors included.
 
     The constants of the layers are multiplied along paths and added where paths meet. In l2, the constants of linear
-    and convolution layers come from Gram iteration (Delattre et al., 2023), with the true zero padding of convolutions;
-    in l∞ and l1 they are exact up to rounding. For a deep net, the product of the constants is far larger than any
-    observed slope (``lower``). For a single example, the bound proves a smaller radius than
-    ``BoundedModel.certified_radius`` does with another method.
+    and convolution layers come from Gram iteration (Delattre et al., 2023). Small convolutions are bounded with their
+    true zero padding. Large ones are bounded on a torus that contains their input; the constant there is no smaller. In
+    l∞ and l1, the constants are exact up to rounding. For most deep nets, the product of the constants is far larger
+    than any observed slope (``lower``), and ``method="lipschitz"`` proves smaller radii for single examples than the
+    other methods do. It may prove larger ones for nets whose layers have constants near 1, such as orthogonal layers
+    with sorting.
 
     Args:
         model: a module with outputs of any shape, bounded in evaluation mode, see ``BoundedModel``.
@@ -87,8 +89,9 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
         InputError: an unknown norm, no example, or a submodule that stays in training mode.
-        ModelError: the model has an operator without a bound rule, an activation without a slope range (see
-            ``register_rule``), or parameters that are not finite.
+        ModelError: the model has an operator without a bound rule, a product of two tensors that depend on the input
+            (as in layer norm and attention), an activation without a slope range (see ``register_rule``), or parameters
+            that are not finite.
 
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)).eval()
     >>> _ = model.load_state_dict({"0.weight": torch.tensor([[3.0, 0.0], [0.0, 1.0]]), "2.weight": torch.ones(1, 2)})

@@ -77,7 +77,7 @@ class Constants:
         norm: the norm of both inputs and outputs: "linf", "l2" or "l1".
 
     Raises:
-        ModelError: an activation without a slope range, or parameters that are not finite.
+        ModelError: a product of two nodes, an activation without a slope range, or parameters that are not finite.
     """
 
     def __init__(self, output: Node, norm: str) -> None:

@@ -72,8 +72,10 @@ def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
     """Return an upper bound of the operator norm of a convolution with these weights and its zero padding.
 
     For l∞ and l1, the bound is the largest sum of absolute values in a row (l∞) or a column (l1) of the layer's matrix.
-    For l2, Gram iteration bounds the norm of a matrix. If the layer is small, this is the layer's matrix; otherwise, it
-    is a circulant matrix that contains the layer's matrix (see ``_symbols``).
+    For l2, Gram iteration bounds the norm of a matrix. If the layer is small, this is the layer's matrix. Otherwise, it
+    is a circulant matrix that contains the layer's matrix (see ``_symbols``). If the bound is then clearly above a
+    lower bound of the layer's norm, a layer of medium size is also bounded by its own matrix, and the smaller bound
+    counts.
     """
     if norm != "l2":
         magnitude = weights.magnitude()

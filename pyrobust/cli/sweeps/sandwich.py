@@ -23,8 +23,9 @@ def sandwich(call: Call) -> Run:
     """Bound each image's distance to misclassification, from below by a certificate and from above by an attack.
 
     No attack can succeed within the certified distance. Whether an attack can succeed at a distance between the
-    certified and the attacked one is not known. A crossing is an adversarial example inside a certified ball; it shows
-    that a certificate is false. The command names it and fails with status 1. Results are saved as they come: after a
+    certified and the attacked one is not known. A crossing is an adversarial example inside a certified ball. Without
+    --sigma, it shows that a certificate is false. With --sigma, chance may explain a few crossings. The command names
+    crossings, and fails with status 1 if there are more than chance explains. Results are saved as they come: after a
     crash or Ctrl-C, run the same command again to resume.
 
     Example: pyrobust sandwich --model zoo:digits-ibp-0.10 --data digits

@@ -15,22 +15,25 @@ Using one of the missing classes (JSMA, LGV, OnePixel, Pixle and SparseFool) rai
 Differences:
 
 - attacks of the first group return the first point that fools the model, not the point after the last step, and return
-  a misclassified image unchanged. If FGSM or a variant of PGD fails, it returns the point of highest loss. In training
-  mode (``set_model_training_mode(model_training=True)``), APGD, APGDT, FAB, Square and AutoAttack raise an error, and
-  the other attacks of this group take all steps on every example;
+  a misclassified image unchanged. If a variant of PGD fails, it returns the point of highest loss; if FGSM fails, it
+  returns the end of its step. In training mode (``set_model_training_mode(model_training=True)``), APGD, APGDT, FAB,
+  Square and AutoAttack raise an error, and the other attacks of this group take all steps on every example;
 - attacks of the third group raise an error in training mode, too. If they find no adversarial example, they return the
   image itself. An adversarial point is moved farther beyond the decision boundary, to at most twice its distance from
   the image, until rounding, which depends on the batch, cannot undo the misclassification. EADEN and EADL1 refuse kappa
   above 0. After set_return_type("int"), the attacks of this group search only among images with 8-bit levels. Before
   ``save`` with save_type="int", call set_return_type("int"), too, because rounding the images afterwards could undo the
   misclassification;
-- AutoAttack has the published budgets (100 steps of each gradient-based attack instead of 10); in APGD, APGDT and FAB,
-  the argument ``steps`` sets the number of steps;
+- AutoAttack has the published budgets (100 steps of each gradient-based attack instead of 10), but ``n_classes`` sets
+  the number of target classes, also in L1, where five are published; in APGD, APGDT and FAB, the argument ``steps``
+  sets the number of steps;
 - random numbers depend on a seed and on the number of images attacked so far. In attacks that have the argument
-  ``seed`` in torchattacks, random numbers depend only on the seed and the image's position in the batch. torch's
-  generators are not touched;
+  ``seed`` in torchattacks, random numbers depend only on the seed and the image's position in the batch. In users' own
+  attacks, random targets do not depend on the number of images attacked so far, so they are drawn alike for every
+  batch. torch's generators are not touched;
 - adversarial images lie exactly inside the ball and [0, 1]; inputs outside [0, 1] are an error, but torchattacks clips
-  them. If images are normalized, call set_normalization_used;
+  them. (VANILA and users' own attacks do not check their inputs, and GN clips.) If images are normalized, call
+  set_normalization_used;
 - set_return_type("int") and save_type="int" round the values of an adversarial image toward those of the clean image.
   If the clean image has 8-bit levels, eps still holds after rounding, with a tolerance of 1e-4/255;
 - ``save`` reports distances on the scale of [0, 1];

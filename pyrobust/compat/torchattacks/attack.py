@@ -95,7 +95,7 @@ class Attack:
         self.model_name = type(model).__name__
 
     def set_device(self, device: torch.device | str) -> None:
-        """Run on this device from now on; the next call moves the model."""
+        """Run on this device from now on; the next call moves the model, except in users' own attacks."""
         self.device = torch.device(device)
 
     def get_logits(self, inputs: Tensor, labels: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -349,7 +349,8 @@ class Attack:
             ``inputs``.
 
         Raises:
-            InputError: images outside [0, 1], or labels missing or out of range.
+            InputError: images outside [0, 1], or labels missing or out of range. GN, VANILA, a MultiAttack of these and
+                users' own attacks check only what their ``forward`` checks.
             InputTypeError: images or labels that are not numbers.
         """
         images = _tensor("images", inputs).to(self.device)

@@ -430,7 +430,7 @@ class Square(_Judged):
 
 
 class AutoAttack(_Judged):
-    """AutoAttack with the published budgets (Croce and Hein, 2020): 100 steps where torchattacks takes 10.
+    """AutoAttack with 100 steps as published (Croce and Hein, 2020), not 10; ``n_classes`` sets the number of targets.
 
     Args:
         model: maps images to logits.

@@ -64,9 +64,11 @@ class Crossing:
 class Sandwich(Tabular):
     """Lower (certified) and upper (attacked) bounds of the distance to misclassification, from a "sandwich" run.
 
-    The true distance of each example lies in ``[lower, upper]``. For a base classifier, this is certain; for a smoothed
-    classifier, each certificate is wrong with probability at most alpha, and each attack with probability at most
-    alpha_attack.
+    The true distance of each example lies in ``[lower, upper]``. For a base classifier with semantics "float32", this
+    is certain. With "real", ``lower`` bounds the distance in exact arithmetic, but the adversarial example at ``upper``
+    was found in the arithmetic in which the model runs; if only rounding misclassifies it, the exact distance can be
+    larger than ``upper``. For a smoothed classifier, each certificate is wrong with probability at most alpha, and each
+    attack with probability at most alpha_attack.
 
     Args:
         run: run of ``sandwich_dataset``; if the run is still being written, the examples finished so far are used.

@@ -142,8 +142,9 @@ def sandwich_dataset(
     For a base classifier, the lower bound is the largest radius that a bound-propagation method proves. The upper bound
     is the distance of the nearest adversarial example found. The attack is ``MinimumNormEnsemble``. With ``epsilons``,
     AutoAttack also runs at each epsilon, on the examples whose lower bound is below this epsilon and whose upper bound
-    is above it. Both bounds are for the same model. With the default semantics "float32", the certificate covers the
-    same floating-point forward pass that classifies the adversarial example.
+    is above it. With the default semantics "float32", both bounds are for the same classifier: the certificate covers
+    the floating-point forward pass that classifies the adversarial example. With "real", the certificate is for exact
+    arithmetic, the attack for the model as it runs.
 
     For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
     example. The attack follows gradients of averaged class probabilities; the average is over noise samples that only
@@ -152,9 +153,11 @@ def sandwich_dataset(
     ``alpha_attack``.
 
     The true distance is at least the certified radius, and at most the distance of the adversarial example. If the
-    lower bound of an example is above 0 and at least its upper bound, one of the two bounds must be false. Such an
-    example is called a crossing (``Sandwich.crossings``). Certified radii are searched up to 1.05 times the distance of
-    the adversarial example, so that false certificates can be detected.
+    lower bound of an example is above 0 and at least its upper bound, and the misclassification is certain, one of the
+    two bounds must be false. Such an example is called a crossing (``Sandwich.crossings``). With semantics "real",
+    rounding alone can misclassify an adversarial example inside the certified distance; such an example is no crossing.
+    Certified radii are searched up to 1.05 times the distance of the adversarial example, so that false certificates
+    can be detected.
 
     A second call with the same arguments, after a crash, a kill or an exception, resumes the sweep.
 

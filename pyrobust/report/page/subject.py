@@ -180,8 +180,8 @@ class PageSubject:
     def radii(self) -> list[float]:
         """Return the radii for tables.
 
-        They are the chosen radii, if any. Otherwise, they are the radii at which the runs decided the bounds. If there
-        are no such radii either, they are round numbers that cover most examples.
+        They are the chosen radii, if any. Otherwise, they are the radii at which the runs decided the bounds, or twelve
+        of these if there are more. If there are no such radii either, they are round numbers that cover most examples.
         """
         if self.chosen:
             return list(self.chosen)

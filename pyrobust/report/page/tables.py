@@ -77,7 +77,7 @@ def class_table(subject: PageSubject) -> Classes | None:
 
 
 def confidence_table(subject: PageSubject) -> Classes | None:
-    """Return shares of outcomes by confidence, at the headline radius; None if a bound or confidence is missing."""
+    """Return outcome shares by confidence, at the headline radius; None if it is 0, or data are missing or too few."""
     column = next((column for column in subject.columns if column.name in ("confidence", "p_A")), None)
     lower, upper, radius = subject.lower, subject.upper, subject.headline
     if column is None or lower is None or upper is None or not radius > 0 or len(subject) < _CONFIDENT:

@@ -109,7 +109,7 @@ def threat_page_html(
         budget: as in `threat_tables`.
         alpha: probability that at least one of the intervals of a figure or of a column misses the true value, in (0,
             1).
-        title: title of the page; default: the model and the kind of threat.
+        title: title of the page; by default, it has the name of the model or the number of models.
 
     Returns:
         The page. The same verdicts give the same text.

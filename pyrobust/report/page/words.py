@@ -72,7 +72,7 @@ def verdict(subject: PageSubject) -> str:
 
 
 def key_numbers(subject: PageSubject) -> list[KeyNumber]:
-    """Return three or four numbers with their intervals."""
+    """Return a few numbers with their intervals."""
     radius = subject.headline
     at = f"{norm_name(subject.norm)} {number_text(radius)}"
     numbers = [_rate("Correct without a change", subject.clean)]

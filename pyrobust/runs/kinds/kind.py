@@ -251,14 +251,14 @@ class Kind:
         return 0.0
 
     def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
-        """Whether each image withstood the attack; None if there was no attack.
+        """Whether each image withstood the attack; None if there was no attack, or none with a rate at ``radius``.
 
         If a run has several radii, only the attack within ``radius`` counts.
         """
         return None
 
     def failures(self, run: Run) -> int:
-        """Return the number of images whose logits have no finite maximum."""
+        """Count the images with logits that have no finite maximum (after smoothing, in at least one sample)."""
         return int((run.table["prediction"] < 0).sum())
 
     def without_examples(self, parameters: Parameters) -> str:

@@ -107,7 +107,7 @@ def is_range(value: Any) -> bool:
 
 
 def is_clip(value: Any) -> bool:
-    """Whether a value is a clip range: None, a pair of increasing numbers, or a pair of nested lists of equal shape.
+    """Whether a value is a clip range: None, two increasing numbers, or two finite lists low <= high of equal shape.
 
     >>> is_clip(None), is_clip([[0.0, 0.0], [1.0, 2.0]]), is_clip([[0.0, 0.0], [1.0, "2"]])
     (True, True, False)

@@ -83,8 +83,8 @@ class Proving(WithExamples):
 class Verify(Proving, layout="verify"):
     """A verification at given epsilons, or a search for the largest radius.
 
-    Verdicts, stages and margins have one value for each epsilon (`pyrobust.runs.verdicts`). A search for the largest
-    radius has none of these columns.
+    Verdicts, stages and margins have one value for each epsilon (`pyrobust.runs.verdicts`). In a search for the largest
+    radius, ``stages`` is the method that proved the radius ("" for none), and the other two columns are empty text.
     """
 
     table = "verification_table"

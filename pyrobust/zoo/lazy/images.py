@@ -37,8 +37,9 @@ class LazyImages(LabelledImages):
 
     Args:
         dataset: map-style data set, with ``__len__`` and ``__getitem__``, such as ``datasets.Dataset`` or a ``Dataset``
-            of torch. Its rows are pairs or dictionaries, as for `as_image_set`. A row must be the same whenever it is
-            read. For files, use `load_parquet`, `load_hugging_face`, `load_tar`, or `load_data` with a spec.
+            of torch. Its rows are pairs or dictionaries, as for `as_image_set`, of one image [C, H, W] each; tabular
+            rows are refused. A row must be the same whenever it is read. For files, use `load_parquet`,
+            `load_hugging_face`, `load_tar`, or `load_data` with a spec.
         name: name of the set in logs and tables.
 
     Raises:

@@ -238,8 +238,9 @@ def register_rule(
     `Curve`.
 
     The rule is trusted. Before it is added, the rule is compared with values of the operator at thousands of points;
-    this finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16
-    roundings of its value; this semantics is refused if the float32 operator is found to have a larger error.
+    this finds mistakes but proves nothing. A rule that fails, or does not return six arrays of the length of l, raises
+    a RuntimeError. ``semantics="float32"`` assumes that the operator's error is at most 16 roundings of its value; this
+    semantics is refused if the float32 operator is found to have a larger error.
 
     Args:
         operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or your own operator, made with
@@ -254,9 +255,10 @@ def register_rule(
             l, u and the values are tensors [B, ...]; l and u are finite.
 
     Raises:
-        InputTypeError: operator is not an operator overload, or a function is not callable.
-        InputError: the operator has a rule already, slope_range is not a pair of finite numbers in order, or a value of
-            the operator violates the rule, slope_range or differentiable.
+        InputTypeError: operator is not an operator overload, a function is not callable, or slope_range is not a tuple
+            or list of two numbers.
+        InputError: the operator has a rule already, the numbers of slope_range are not finite or not in order, or a
+            value of the operator violates the rule, slope_range or differentiable.
 
     >>> import numpy as np
     >>> from pyrobust.bounds import BoundedModel
