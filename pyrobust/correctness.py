@@ -59,7 +59,7 @@ class Judge:
     Args:
         runner: the ``Runner`` that runs the model.
         logits: function that maps a batch [N, ...] on the runner's device to logits [N, K]. It is called inside
-            ``runner.session``, so the model is in evaluation mode; the caller of ``right_alone`` opens this session. By
+            ``runner.session``, which puts the model into evaluation mode; for ``right_alone``, the caller opens it. By
             default, ``runner.logits`` computes the logits.
 
     >>> judge = Judge(Runner(lambda x: torch.cat([x, -x], dim=1)))

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import pyrobust
-from pyrobust import zoo
+from pyrobust import checks, zoo
 from pyrobust.checks import (
     array,
     choice,
@@ -456,3 +456,16 @@ def test_numbers_are_written_as_fractions_where_digits_would_lose_them() -> None
     values = 1 / 255, 8 / 255, 0.1, 3.0, 1 / 3, 2e-7, 5e-324, 0.1 + 0.2, math.inf, math.nan
     texts = "1/255", "8/255", "0.1", "3", "1/3", "2e-07", "4.94066e-324", "0.3", "inf", "nan"
     assert tuple(map(number_text, values)) == texts
+
+
+def test_casts_between_formats_of_16_bits_are_exact() -> None:
+    for values, dtype in (([0.1], torch.float16), ([1e6], torch.bfloat16)):
+        x, other = torch.tensor([values], dtype=dtype), {torch.float16, torch.bfloat16} - {dtype}
+        with pytest.raises(InputError, match="x: expected"):
+            checks.exact_cast("x", x, other.pop())
+    assert checks.exact_cast("x", torch.tensor([[0.5]]).half(), torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_tensors_with_gradients_are_arrays() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        assert checks.array("x", torch.ones(2, dtype=dtype, requires_grad=True)).tolist() == [1.0, 1.0]

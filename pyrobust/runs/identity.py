@@ -1,4 +1,4 @@
-"""What identifies a run's model in addition to the model's parameters: its code, and its logits on probe inputs."""
+"""The identity of a run's model beside its parameters: a hash of its code, and its logits on probe inputs."""
 
 from __future__ import annotations
 

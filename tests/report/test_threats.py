@@ -13,6 +13,7 @@ import pytest
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import estimate_rate
 from pyrobust.report import format_table, judge_table, model_table, threat_table, threat_tables
+from pyrobust.report.verdict_tables import grouping
 from pyrobust.threats import (
     ThreatVerdict,
     ThreatVerdicts,
@@ -287,3 +288,9 @@ class TestPage:
     def test_many_groups(self):
         text = self.page([row(i, i % 2 == 0 and i < 68, model=f"m{i}") for i in range(70)])
         assert "The 59 highest and the lowest of 70 rates are shown" in text
+
+
+def test_judges_of_different_answers_are_kept_apart():
+    verdicts = [row(i, i < 8, model="ab"[i < 8], judge="lenient" if i < 8 else "strict") for i in range(16)]
+    assert grouping(ThreatVerdicts(tuple(verdicts))) == ("model", "judge")
+    assert model_table(ThreatVerdicts(tuple(verdicts))) is None

@@ -125,7 +125,7 @@ def subjects_of(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What one run or log contributes to a subject about the network itself, not about a smoothed classifier."""
+    """The bounds and facts of one run or log about the network itself, for a subject that may join several of them."""
 
     network: tuple[Any, ...]  # model, data and norm
     arithmetic: tuple[Any, ...]  # arithmetic for which a proof holds
